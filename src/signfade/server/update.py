@@ -1,0 +1,104 @@
+"""What the server does with its estimate: step the model, and tell the devices.
+
+Both updates are pure: a state goes in, a new state and an info for people come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from signfade._check import check_finite, check_shape
+from signfade.device.sign import sign
+
+__all__ = ["ServerState", "UpdateInfo", "initial_state", "momentum_update", "sign_downlink_update"]
+
+FULL_PRECISION_BITS = 32
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The model and its momentum, both `[M]`."""
+
+    weights: Tensor
+    momentum: Tensor
+
+
+class UpdateInfo(NamedTuple):
+    """What one update did: the length of its step, and the bits the downlink carried to every device."""
+
+    step_norm: float
+    downlink_bits: int
+
+
+def initial_state(weights: Tensor) -> ServerState:
+    """Start from the given weights, `[M]`, at rest."""
+    if weights.ndim != 1:
+        raise ValueError(f"weights must have shape [M]; got {list(weights.shape)}")
+    return ServerState(weights, torch.zeros_like(weights))
+
+
+def momentum_update(
+    state: ServerState, estimate: Tensor, step: float, momentum: float = 0.0
+) -> tuple[ServerState, UpdateInfo]:
+    """Step along the running sum of estimates and broadcast the new weights.
+
+    `m <- momentum * m + estimate`, then `w <- w - step * m`.
+
+    Args:
+        state: Weights and momentum, `[M]` each.
+        estimate: The aggregate of this round, `[M]`.
+        step: Learning rate of this round, positive.
+        momentum: Weight of the past, in [0, 1).
+
+    Returns:
+        The new state and an `UpdateInfo`; the downlink carries 32 bits a weight.
+
+    Example:
+        >>> state = initial_state(torch.tensor([1.0, 1.0]))
+        >>> state, info = momentum_update(state, torch.tensor([2.0, -4.0]), step=0.5)
+        >>> state.weights, info.downlink_bits
+        (tensor([0., 3.]), 64)
+
+    Reference:
+        Algorithm 1, lines 9 to 11.
+    """
+    check_shape("estimate", estimate, tuple(state.weights.shape))
+    check_finite("estimate", estimate)
+    if not step > 0:
+        raise ValueError(f"step must be positive; got {step}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be in [0, 1); got {momentum}")
+    velocity = momentum * state.momentum + estimate
+    move = step * velocity
+    return ServerState(state.weights - move, velocity), UpdateInfo(
+        float(move.norm()), FULL_PRECISION_BITS * len(move)
+    )
+
+
+def sign_downlink_update(
+    state: ServerState, estimate: Tensor, step: float, momentum: float = 0.0
+) -> tuple[ServerState, UpdateInfo]:
+    """Broadcast only the sign of the estimate; every device makes the same step from it.
+
+    `d = sign(estimate)`, then on every device `m <- momentum * m + d`, `w <- w - step * m`.
+
+    The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the first:
+    the weights at which gradients are taken are the same.
+
+    Arguments as in `momentum_update`; the downlink carries one bit a weight.
+
+    Example:
+        >>> state = initial_state(torch.tensor([1.0, 1.0]))
+        >>> state, info = sign_downlink_update(state, torch.tensor([2.0, -4.0]), step=0.5)
+        >>> state.weights, info.downlink_bits
+        (tensor([0.5000, 1.5000]), 2)
+
+    Reference:
+        Algorithm 2; docs/errata.md for its mixed time indices.
+    """
+    state, info = momentum_update(state, sign(estimate), step, momentum)
+    return state, info._replace(downlink_bits=len(estimate))

@@ -1,0 +1,209 @@
+"""Everything a run can be told, section by section. A TOML file has the same names.
+
+Each field's description is its documentation: `signfade config` prints them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+__all__ = [
+    "PRESETS",
+    "CellSettings",
+    "DataSettings",
+    "EvalSettings",
+    "MethodSettings",
+    "ModelSettings",
+    "RunSettings",
+    "ServerSettings",
+]
+
+
+def _none_word(value: Any) -> Any:
+    """TOML has no null: the word "none" stands for it."""
+    return None if value == "none" else value
+
+
+def _perfect_word(value: Any) -> Any:
+    """`cell = "none"` is short for perfect links."""
+    return {"perfect": True} if value == "none" else value
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSettings(_Section):
+    """What the devices hold."""
+
+    name: Literal["digits", "mnist", "idx", "regression", "gaussian"] = Field(
+        "digits",
+        description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the paper's "
+        "synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes)",
+    )
+    folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
+    split: Literal["two-chunks", "iid", "dirichlet"] = Field(
+        "two-chunks", description="who holds what: two-chunks is the paper's, two classes a device"
+    )
+    concentration: float = Field(0.5, gt=0, description="of the Dirichlet split; smaller is more uneven")
+    devices: int = Field(20, ge=1, description="number of devices K")
+    batch: Annotated[int | None, BeforeValidator(_none_word)] = Field(
+        32, ge=1, description='samples a device draws for a gradient; "none" takes all it has'
+    )
+    participation: float = Field(1.0, gt=0, le=1, description="fraction of the devices asked in a round")
+    samples: int = Field(100, ge=1, description="samples a device, for regression")
+    size: int = Field(300, ge=1, description="number of weights M, for regression and gaussian")
+    heterogeneous: bool = Field(False, description="regression: devices differ in the power of their data")
+
+
+class ModelSettings(_Section):
+    """What is trained."""
+
+    name: str = Field(
+        "auto",
+        description="auto, paper-cnn, small-cnn, mlp, linear, or your own factory as package.module:function; "
+        "a factory is called with (input_shape, classes) and returns a torch.nn.Module",
+    )
+
+
+class CellSettings(_Section):
+    """The radio between the devices and the server."""
+
+    perfect: bool = Field(False, description="links without fading or noise")
+    snr_db: float | list[float] | None = Field(
+        None, description="mean SNR in dB of all devices, or a list with one for each; replaces the link budget"
+    )
+    radius_km: float = Field(1.0, gt=0, description="users are uniform in a disc of this radius")
+    carrier_mhz: float = Field(2000.0, gt=0, description="carrier frequency")
+    power_dbm: float = Field(23.0, description="transmit power of a device")
+    gains_db: float = Field(0.0, description="sum of the antenna gains, less losses")
+    bandwidth_hz: float = Field(180e3, gt=0, description="bandwidth of one device's subchannel")
+    noise_figure_db: float = Field(5.0, description="of the base station's receiver")
+    shadowing_db: float = Field(0.0, ge=0, description="deviation of log-normal shadowing; 0 is none")
+    base_m: float = Field(70.0, gt=0, description="height of the base station's antenna")
+    user_m: float = Field(1.5, gt=0, description="height of a device's antenna")
+    city: str = Field("metropolitan", description="kind of city for the COST-231 Hata path loss")
+    fading: Literal["gaussian", "rayleigh", "rician", "none"] = Field(
+        "gaussian", description="gain of a link, new in every round; gaussian is the paper's"
+    )
+    rician_k: float = Field(4.0, ge=0, description="power of the line of sight over the scattered, for rician")
+
+
+Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl"]
+
+
+class MethodSettings(_Section):
+    """What a device sends and how the server reads it."""
+
+    preset: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="paper (as published), corrected, or best; keys you set yourself win over it"
+    )
+    aggregator: str = Field(
+        "sbfl",
+        description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, or your own rule as "
+        "package.module:function or file.py:function",
+    )
+    prior: Literal["gaussian", "laplacian", "empirical"] = Field(
+        "gaussian", description="family behind the scale a device sends; empirical sends mean|g - mean| itself"
+    )
+    form: Literal["corrected", "published"] = Field(
+        "corrected", description="published keeps the paper's printed formulas, slips included"
+    )
+    scales: Literal["device", "layer"] = Field("device", description="one mean and scale a device, or a layer")
+    side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
+        None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
+    )
+    mean_limit: float = Field(0.1, gt=0, description="largest mean the quantiser can tell, with side_bits")
+    scale_low: float = Field(1e-6, gt=0, description="smallest scale the quantiser can tell, with side_bits")
+    scale_high: float = Field(1.0, gt=0, description="largest scale the quantiser can tell, with side_bits")
+    weights: Literal["sum", "share"] = Field(
+        "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
+    )
+    rotation: Literal["none", "hadamard"] = Field(
+        "none", description="hadamard: all devices rotate alike first, which makes the Gaussian prior true"
+    )
+    joint: Literal["linear", "ep", "factor"] = Field("linear", description="how bfl computes its posterior")
+    correlation: Literal["learned", "genie"] = Field(
+        "learned", description="bfl's correlation between devices: learned from what is received, or told"
+    )
+    debias: bool = Field(False, description="divide by the known shrinkage, so that steps carry over between SNRs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (name := _none_word(values.get("preset"))) is not None:
+            if name not in PRESETS:
+                raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+            return {**PRESETS[name], **values}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MethodSettings:
+        if self.scale_low >= self.scale_high:
+            raise ValueError("scale_low must be smaller than scale_high")
+        return self
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"aggregator": "sbfl", "form": "published"},
+    "corrected": {"aggregator": "sbfl", "form": "corrected"},
+    "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "linear", "debias": True},
+}
+
+
+class ServerSettings(_Section):
+    """What the server does with the estimate."""
+
+    step: float = Field(1e-2, gt=0, description="learning rate; for regression in units of 1/L")
+    momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule")
+    optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
+    schedule: Literal["constant", "sqrt"] = Field("constant", description="sqrt divides the step by sqrt(t + 1)")
+    downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit a weight down")
+    clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
+        None, gt=0, description='largest norm of an estimate; "none" leaves it alone'
+    )
+
+
+class EvalSettings(_Section):
+    """When to look at the test set."""
+
+    every: int = Field(10, ge=1, description="rounds between two evaluations; the last round is always evaluated")
+
+
+class RunSettings(_Section):
+    """One run."""
+
+    name: str = Field("run", min_length=1, description="what the run is called in tables and reports")
+    label: str | None = Field(None, description="what the method is called there; its aggregator by default")
+    seed: int = Field(0, ge=0, lt=2**63, description="of everything random in the run")
+    rounds: int = Field(200, ge=1, description="number of communication rounds T")
+    out: str = Field("runs", min_length=1, description="folder under which run folders are made")
+    threads: int | None = Field(None, ge=1, description="worker threads, all cores by default; never changes a result")
+    checkpoint_every: int = Field(25, ge=1, description="rounds between two checkpoints")
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
+    method: MethodSettings = MethodSettings()
+    server: ServerSettings = ServerSettings()
+    eval: EvalSettings = EvalSettings()
+    variants: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="named settings for compare: [variants.NAME] with dotted keys"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunSettings:
+        snr = self.cell.snr_db
+        if isinstance(snr, list) and len(snr) != self.data.devices:
+            raise ValueError(
+                f"cell.snr_db must have one entry for each of the {self.data.devices} devices; got {len(snr)}"
+            )
+        if self.data.name == "idx" and self.data.folder is None:
+            raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
+        return self
+
+    @property
+    def method_label(self) -> str:
+        """What the method is called in tables."""
+        return self.label or self.method.preset or self.method.aggregator
