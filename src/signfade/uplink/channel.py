@@ -1,0 +1,270 @@
+"""The air: block fading, noise, and what a received symbol says about the bit behind it.
+
+Signal model, symbol m of device k in one round: `y = h s + n`, `s = +1 or -1`, `n ~ N(0, sigma2)` and real.
+`sigma2` is the variance of the real noise on one symbol; the instantaneous SNR is `h**2 / sigma2`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from signfade._check import check_choice, check_finite, check_positive, check_shape
+
+__all__ = ["Link", "Noise", "draw_fading", "error_probability", "flip_bits", "half_llr", "transmit"]
+
+FADING = ("gaussian", "rayleigh", "rician", "none")
+
+Noise = torch.Generator | NDArray[np.uint64]
+
+
+def _check_symbols(name: str, symbols: Tensor, h: Tensor, sigma2: Tensor) -> None:
+    """Raise unless `symbols` is `[K, M]`, float32 or float64, and h and sigma2 are sane and `[K]`."""
+    if symbols.ndim != 2:
+        raise ValueError(f"{name} must have shape [K, M]; got {list(symbols.shape)}")
+    if symbols.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"{name} must be float32 or float64; got {symbols.dtype}")
+    _check_link(h, sigma2, symbols.shape[0])
+
+
+def _check_link(h: Tensor, sigma2: Tensor, devices: int) -> None:
+    check_shape("h", h, (devices,))
+    check_shape("sigma2", sigma2, (devices,))
+    check_finite("h", h)
+    check_positive("sigma2", sigma2, zero=True)
+    check_finite("sigma2", sigma2)
+
+
+def _check_signs(signs: Tensor) -> None:
+    if not bool((signs.abs() == 1).all()):
+        raise ValueError("signs must be +1 or -1 everywhere (sign(0) is +1); got something else")
+
+
+def _snr(h: Tensor, sigma2: Tensor) -> Tensor:
+    """Return h**2/sigma2 in float64: infinite without noise, zero for a dead link even then."""
+    power = h.double().square()
+    return torch.where(power == 0, torch.zeros_like(power), power / sigma2.double())
+
+
+@dataclass(frozen=True)
+class Link:
+    """The state of every device's link in one round, known to the server.
+
+    `h` `[K]` is the real gain, `sigma2` `[K]` the variance of the real noise on one symbol. `sigma2 = 0` is a
+    noiseless link and works everywhere; `h = 0` is a dead one, whose symbols say nothing.
+
+    Example:
+        >>> Link(h=torch.tensor([1.0, -2.0, 0.0]), sigma2=torch.tensor([0.5, 0.0, 0.0])).snr
+        tensor([2., inf, 0.])
+
+    Reference: Sec. II, "Uplink transmission"; docs/model.md.
+    """
+
+    h: Tensor
+    sigma2: Tensor
+
+    def __post_init__(self) -> None:
+        if self.h.ndim != 1:
+            raise ValueError(f"h must have shape [K]; got {list(self.h.shape)}")
+        _check_link(self.h, self.sigma2, len(self.h))
+
+    @property
+    def snr(self) -> Tensor:
+        """The instantaneous SNR `h**2 / sigma2`, `[K]`."""
+        return _snr(self.h, self.sigma2).to(self.h.dtype)
+
+
+def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k: float = 10.0) -> Tensor:
+    """Draw the gain of every device for one round, scaled to `E[h**2] = 1`.
+
+    | kind | h |
+    |---|---|
+    | `gaussian` | `N(0, 1)`, the paper's: the real part of a complex gain, its sign known to the server |
+    | `rayleigh` | magnitude of a complex Gaussian gain whose phase the receiver has removed |
+    | `rician` | the same with a direct path `rician_k` times as strong as the scattered ones |
+    | `none` | 1 |
+
+    Args:
+        kind: "gaussian", "rayleigh", "rician" or "none".
+        count: number of devices K.
+        generator: see [`keys.generator`][signfade.keys.generator]. Device k's gain does not depend on how
+            many come after.
+        rician_k: ratio of the powers of direct and scattered paths (not in dB), for "rician" only.
+
+    Returns:
+        Gains `[K]`, float64.
+
+    Example:
+        >>> from signfade.keys import generator
+        >>> draw_fading("none", 2, generator(1, "fading"))
+        tensor([1., 1.], dtype=torch.float64)
+
+    Reference: Sec. V, "Network model" (`gaussian`).
+    """
+    check_choice("kind", kind, FADING)
+    if count < 0:
+        raise ValueError(f"count must be non-negative; got {count!r}")
+    if not 0 <= rician_k < np.inf:
+        raise ValueError(f"rician_k must be non-negative and finite; got {rician_k!r}")
+    if kind == "gaussian":
+        return torch.from_numpy(generator.standard_normal(count))
+    if kind == "none":
+        return torch.ones(count, dtype=torch.float64)
+    ratio = rician_k if kind == "rician" else 0.0
+    real, imaginary = generator.standard_normal((count, 2)).T / np.sqrt(2 * (1 + ratio))
+    return torch.from_numpy(np.hypot(np.sqrt(ratio / (1 + ratio)) + real, imaginary))
+
+
+def _standard_normal(noise: Noise, like: Tensor) -> Tensor:
+    """Return unit noise in the shape and dtype of `like`, a fresh tensor."""
+    if isinstance(noise, torch.Generator):
+        return torch.randn(like.shape, generator=noise, dtype=like.dtype, device=like.device)
+    keys: NDArray[Any] = np.asarray(noise)
+    if keys.dtype != np.uint64 or keys.shape != (like.shape[0],):
+        got = f"{keys.dtype} {list(keys.shape)}"
+        raise ValueError(f"noise must be a torch.Generator or uint64 keys [{like.shape[0]}]; got {got}")
+    # Imported late: compiled code takes a while to load, and most callers of this module never need it.
+    from signfade.kernels import standard_normal
+
+    return torch.from_numpy(standard_normal(keys, like.shape[1])).to(like)
+
+
+def transmit(signs: Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Tensor:
+    """Send one symbol per coordinate over every device's own subchannel: `y = h s + n`, `n ~ N(0, sigma2)`.
+
+    `sigma2` is the variance of the real noise on one symbol; signs have unit power.
+
+    Args:
+        signs: `[K, M]`, +1 or -1, float32 or float64.
+        h: gains `[K]`.
+        sigma2: noise variances `[K]`; zero for a noiseless link.
+        noise: a torch.Generator, or the K uint64 keys of the devices' noise streams
+            ([`keys.stream_keys`][signfade.keys.stream_keys]). With keys a device's noise depends on its key
+            alone, not on its place among the others, and is of float32 resolution whatever the dtype.
+
+    Returns:
+        Received symbols `[K, M]`, of the dtype of `signs`.
+
+    Raises:
+        ValueError: shapes that do not match, a gain that is not finite, a negative variance, signs other than
+            +1 and -1.
+
+    Example:
+        >>> signs = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
+        >>> transmit(signs, torch.tensor([2.0, -0.5]), torch.zeros(2), torch.Generator().manual_seed(1))
+        tensor([[ 2.0000, -2.0000],
+                [-0.5000, -0.5000]])
+
+    Reference: Sec. II, "Uplink transmission".
+    """
+    _check_symbols("signs", signs, h, sigma2)
+    _check_signs(signs)
+    y = _standard_normal(noise, signs)
+    # In place, but on the fresh noise only.
+    return y.mul_(sigma2.sqrt().to(signs)[:, None]).addcmul_(signs, h.to(signs)[:, None])
+
+
+def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tensor:
+    """Return half the log-likelihood ratio of every bit given its symbol.
+
+    `l = (1/2) ln(p(y | +1) / p(y | -1)) = h y / sigma2`, so `P(s = +1 | y) = 1 / (1 + exp(-2 l))` and
+    `E[s | y] = tanh(l)`. Here sigma2 is the variance of the *real* noise; the paper's tanh(2 h y / sigma2)
+    has the factor that a complex noise of variance sigma2 would bring.
+
+    Always finite: clamped to `[-limit, limit]`, which is also where a noiseless link lands. A dead link
+    (`h = 0`) gives 0, noiseless or not. tanh has long saturated there; whoever *adds* half-LLRs should pass
+    a limit small enough that the sum still resolves the other terms.
+
+    Args:
+        y: received symbols `[K, M]`, float32 or float64.
+        h: gains `[K]`.
+        sigma2: variances of the real noise `[K]`; zero for a noiseless link.
+        limit: the largest magnitude returned, at most 1e30.
+
+    Returns:
+        Half-LLRs `[K, M]`, of the dtype of `y`.
+
+    Example:
+        >>> y = torch.tensor([[1.0, -3.0], [0.5, -0.5]])
+        >>> half_llr(y, h=torch.tensor([2.0, 0.5]), sigma2=torch.tensor([4.0, 0.0]))
+        tensor([[ 5.0000e-01, -1.5000e+00],
+                [ 1.0000e+30, -1.0000e+30]])
+
+    Reference: Sec. IV, Theorem 1's conditional mean; docs/errata.md for the factor two.
+    """
+    _check_symbols("y", y, h, sigma2)
+    check_finite("y", y)
+    if not 0 < limit <= 1e30:
+        raise ValueError(f"limit must be above 0 and at most 1e30; got {limit!r}")
+    largest = torch.finfo(y.dtype).max
+    gain = h.double() / sigma2.double()  # 0/0 is NaN, a dead link: it must say nothing
+    slope = gain.nan_to_num(nan=0.0, posinf=largest, neginf=-largest).clamp(-largest, largest).to(y)
+    half = (y * slope[:, None]).clamp_(-limit, limit)
+    noiseless = (sigma2 == 0) & (h != 0)
+    if bool(noiseless.any()):  # a finite slope falls short of the limit where y is tiny too
+        certain = y.sign() * h.sign().to(y)[:, None] * limit
+        half = torch.where(noiseless[:, None], certain, half)
+    return half
+
+
+def error_probability(snr: Tensor) -> Tensor:
+    """Return the probability that a hard decision on one bit is wrong: `Q(sqrt(snr))`.
+
+    `Q` is the tail of the standard normal and `snr = h**2 / sigma2` the instantaneous SNR with *real* noise.
+
+    Args:
+        snr: any shape, non-negative; infinity for a noiseless link.
+
+    Returns:
+        Probabilities in [0, 1/2], of the shape and dtype of `snr`.
+
+    Example:
+        >>> error_probability(torch.tensor([0.0, 1.0, torch.inf]))
+        tensor([0.5000, 0.1587, 0.0000])
+
+    Reference: docs/model.md.
+    """
+    check_positive("snr", snr, zero=True)
+    return torch.erfc((snr / 2).sqrt()) / 2
+
+
+def flip_bits(signs: Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Tensor:
+    """Return what hard decisions make of the bits: each one flipped with probability `Q(|h|/sigma)`.
+
+    Has exactly the law of `sign(y / h)` after [`transmit`][signfade.uplink.transmit], without forming y; with
+    keys it makes the very decisions that `transmit` would lead to with the same keys. A dead link (`h = 0`)
+    flips every bit with probability 1/2, noiseless or not.
+
+    Args:
+        signs: `[K, M]`, +1 or -1, float32 or float64.
+        h: gains `[K]`.
+        sigma2: variances of the real noise `[K]`; zero for a noiseless link.
+        noise: a torch.Generator, or the K uint64 keys of the devices' noise streams.
+
+    Returns:
+        Decided signs `[K, M]`, of the dtype of `signs`.
+
+    Example:
+        >>> signs = torch.tensor([[1.0, -1.0, -1.0]])
+        >>> flip_bits(signs, torch.tensor([-0.1]), torch.tensor([0.0]), torch.Generator().manual_seed(1))
+        tensor([[ 1., -1., -1.]])
+
+    Reference: Sec. II, "Majority-voting for aggregation" (maximum-likelihood detection).
+    """
+    _check_symbols("signs", signs, h, sigma2)
+    _check_signs(signs)
+    snr = _snr(h, sigma2)[:, None]
+    if isinstance(noise, torch.Generator):
+        # float64: the 24 bits of a float32 uniform cannot tell an error rate below 6e-8 from that one.
+        uniform = torch.rand(signs.shape, generator=noise, dtype=torch.float64, device=signs.device)
+        wrong = uniform < error_probability(snr)
+    else:
+        # y/h has the sign of s (|h|/sigma + s sign(h) n).
+        along = _standard_normal(noise, signs) * signs * torch.where(h < 0, -1.0, 1.0).to(signs)[:, None]
+        wrong = along < -snr.sqrt()
+    return torch.where(wrong, -signs, signs)
