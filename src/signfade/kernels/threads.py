@@ -1,0 +1,35 @@
+"""Cutting a range of coordinates over threads. Kernels release the GIL, so plain Python threads do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+__all__ = ["available_threads", "run_ranges"]
+
+
+def available_threads() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """One pool a process: threads do not survive a fork."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="signfade")
+
+
+def run_ranges(work: Callable[[int, int], None], count: int, threads: int) -> None:
+    """Call `work(first, last)` on disjoint ranges that cover 0 ... count - 1, on up to `threads` threads."""
+    threads = max(1, min(threads, count))
+    if threads == 1:
+        work(0, count)
+        return
+    cuts = [count * i // threads for i in range(threads + 1)]
+    pool = _pool(os.getpid(), threads - 1)
+    others = [pool.submit(work, cuts[i], cuts[i + 1]) for i in range(1, threads)]
+    work(cuts[0], cuts[1])
+    for other in others:
+        other.result()
