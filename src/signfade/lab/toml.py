@@ -1,0 +1,72 @@
+"""Settings written as TOML: equal settings give equal bytes, and reading them gives the settings back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from signfade.settings import RunSettings
+
+__all__ = ["to_toml", "toml_value"]
+
+
+def toml_value(value: Any) -> str:
+    """Return one value as TOML writes it.
+
+    Example:
+        >>> toml_value([1, 0.5]), toml_value(True), toml_value('say "hi"')
+        ('[1, 0.5]', 'true', '"say \\\\"hi\\\\""')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped as well.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    raise ValueError(f"value must be a number, a string, true, false or a list of them; got {value!r}")
+
+
+def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
+    lines = [f"# {field.description}"] if comments and field.description else []
+    if value is not None:
+        return [*lines, f"{name} = {toml_value(value)}"]
+    if field.default is not None:  # null is not the default, so it has to be said, by its word
+        return [*lines, f'{name} = "none"']
+    return [*lines, f'# {name} = "none"'] if comments else []
+
+
+def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
+    """Return all settings, defaults included, as TOML; what is not set is left out.
+
+    Args:
+        settings: a run's settings.
+        comments: whether descriptions are written above the keys, and keys without a value commented out.
+
+    Example:
+        >>> print(to_toml(RunSettings(seed=3)).splitlines()[1])
+        seed = 3
+    """
+    heads: list[str] = []
+    sections: list[str] = []
+    for name, field in RunSettings.model_fields.items():
+        value = getattr(settings, name)
+        if name == "variants":
+            continue
+        if isinstance(value, BaseModel):
+            told = (type(value).__doc__ or "").strip()
+            head = f"[{name}]  # {told}" if comments and told else f"[{name}]"
+            sections += ["", head]
+            for inner, info in type(value).model_fields.items():
+                sections += _line(inner, info, getattr(value, inner), comments)
+        else:
+            heads += _line(name, field, value, comments)
+    for variant, table in settings.variants.items():
+        sections += ["", f"[variants.{toml_value(variant)}]"]
+        sections += [f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items()]
+    return "\n".join(heads + sections) + "\n"

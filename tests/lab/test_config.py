@@ -1,0 +1,239 @@
+"""Settings come back from TOML as they went in, and every mistake is one sentence that names the key."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from signfade.lab.config import (
+    ConfigError,
+    differences,
+    known_keys,
+    load,
+    overlay,
+    parse_override,
+    resolve,
+    to_toml,
+)
+from signfade.lab.toml import toml_value
+from signfade.settings import RunSettings
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return path
+
+
+# -- what is read --------------------------------------------------------------------------------------------
+
+
+def test_no_file_is_the_defaults() -> None:
+    assert load(None) == RunSettings()
+
+
+def test_file_then_set_then_later_set(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, 'seed = 4\nrounds = 9\n[server]\nstep = 0.5\nmomentum = 0.25\n[data]\nname = "gaussian"\n'
+    )
+    got = load(path, ["server.step=2", "rounds=3", "rounds=5", "method.aggregator=signsgd", "cell.snr_db=-3"])
+    assert (got.seed, got.rounds, got.server.step, got.server.momentum) == (4, 5, 2.0, 0.25)
+    assert (got.data.name, got.method.aggregator, got.cell.snr_db) == ("gaussian", "signsgd", -3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", 5),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ('"a b"', "a b"),
+        ("a b", "a b"),
+        ("[1, 2]", [1, 2]),
+        ("", ""),
+        ("x=y", "x=y"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("file.py:rule", "file.py:rule"),
+    ],
+)
+def test_values_are_toml_or_bare_words(text: str, value: Any) -> None:
+    assert parse_override(f" a.b = {text}") == ("a.b", value)
+
+
+def test_none_is_null_wherever_null_is_allowed() -> None:
+    got = load(
+        None, ["data.batch=none", "label=none", "data.folder=none", "method.preset=none", "threads=none"]
+    )
+    assert (got.data.batch, got.label, got.data.folder, got.method.preset, got.threads) == (None,) * 5
+    assert load(None, ["name=none"]).name == "none"  # a name is never null, so the word is a name
+
+
+def test_cell_none_is_perfect_links_and_a_later_key_brings_the_cell_back(tmp_path: Path) -> None:
+    path = written(tmp_path, 'cell = "none"\n')
+    assert load(path).cell.perfect
+    assert not load(path, ["cell.snr_db=10"]).cell.perfect
+
+
+def test_preset_wins_over_earlier_layers_but_not_over_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path, '[method]\naggregator = "signsgd"\nprior = "laplacian"\n')
+    best = load(path, ["method.preset=best"]).method
+    assert (best.aggregator, best.rotation, best.prior) == ("bfl", "hadamard", "laplacian")
+    for order in (1, -1):
+        both = load(path, ["method.aggregator=sbfl", "method.preset=best"][::order]).method
+        assert (both.aggregator, both.rotation) == ("sbfl", "hadamard")
+    same = load(written(tmp_path, '[method]\naggregator = "signsgd"\npreset = "best"\n')).method
+    assert same.aggregator == "signsgd"
+
+
+def test_overlay_changes_nothing_it_was_given() -> None:
+    tree = {"server": {"step": 1.0}, "method": {"aggregator": "sbfl"}}
+    layer = {"server": {"step": 2.0}, "method.preset": "best"}
+    overlay(tree, layer)
+    assert tree == {"server": {"step": 1.0}, "method": {"aggregator": "sbfl"}}
+    assert layer == {"server": {"step": 2.0}, "method.preset": "best"}
+
+
+def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
+    quoted = load(written(tmp_path, '[variants.a]\n"server.step" = 0.5\n"method.aggregator" = "bfl"\n'))
+    nested = load(
+        written(tmp_path, '[variants.a]\nserver.step = 0.5\n[variants.a.method]\naggregator = "bfl"\n')
+    )
+    assert quoted.variants == nested.variants == {"a": {"server.step": 0.5, "method.aggregator": "bfl"}}
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("server.stpe = 1", "unknown key 'server.stpe'; the nearest known one is 'server.step'"),
+        ("aggregator = 'sbfl'", "unknown key 'aggregator'; the nearest known one is 'method.aggregator'"),
+        ("sede = 1", "unknown key 'sede'; the nearest known one is 'seed'"),
+        ("[sever]\nstep = 1", "unknown key 'sever.step'; the nearest known one is 'server.step'"),
+        ("[data.name]\nx = 1", "unknown key 'data.name.x'"),
+        ("rounds = 0", "rounds must be greater than or equal to 1; got 0"),
+        ("rounds = true", "rounds must be an integer; got True"),
+        ("rounds = 1.5", "rounds must be an integer; got 1.5"),
+        ("rounds = 2020-01-01", "rounds must be an integer; got datetime.date(2020, 1, 1)"),
+        ("data.devices = '3'", "data.devices must be an integer; got '3'"),
+        ("data.batch = 'all'", "data.batch must be an integer or \"none\"; got 'all'"),
+        ("data = 3", "data must be a table; got 3"),
+        ("name = ''", "name must not be empty"),
+        ("cell.perfect = 1", "cell.perfect must be true or false; got 1"),
+        ("cell.radius_km = nan", "cell.radius_km must be a finite number; got nan"),
+        ("cell.snr_db = 'x'", "cell.snr_db must be a number or a list of numbers or \"none\"; got 'x'"),
+        ("cell.snr_db = [1, 'a']", "cell.snr_db must be a number or \"none\"; got 'a'"),
+        ("cell.snr_db = [1, 2]", "cell.snr_db must have one entry for each of the 20 devices; got 2"),
+        ("data.name = 'cifar'", "data.name must be 'digits', 'mnist'"),
+        ("data.name = 'idx'", "data.folder must name the folder"),
+        ("method.preset = 'x'", "method.preset must be one of paper, corrected, best; got 'x'"),
+        ("method.scale_low = 2.0", "method.scale_low must be smaller than scale_high"),
+        ("variants = 1", "variants must be tables"),
+        ("variants.a = 1", "variants must be tables"),
+        ("variants.a.stpe = 1", "variants.a: unknown key 'stpe'; the nearest known one is"),
+        ("variants.a.rounds = 0", "variants.a: rounds must be greater than or equal to 1; got 0"),
+        ("a = = 1", "is not valid TOML: Invalid value (at line 1, column 5)"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path: Path, text: str, sentence: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert sentence in message
+    assert message.startswith(str(path))
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", ""])
+def test_set_without_a_value(text: str) -> None:
+    with pytest.raises(ConfigError, match="--set takes key=value"):
+        load(None, [text])
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such config file"):
+        load(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match=r"cannot read .*: Is a directory"):
+        load(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    with pytest.raises(ConfigError, match="not a text file in UTF-8"):
+        load(tmp_path / "latin.toml")
+
+
+# -- what is written -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("comments", [False, True])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("data.batch=none", "method.preset=best", "server.clip=3", 'label=a "b" \\ é\tü\x7f'),
+        ("cell=none", "method.preset=paper", "method.aggregator=signsgd"),
+        ("cell.snr_db=[1,2]", "data.devices=2", "server.step=1e-17", "seed=9223372036854775807"),
+    ],
+)
+def test_written_settings_read_back_equal(tmp_path: Path, overrides: tuple[str, ...], comments: bool) -> None:
+    before = load(None, overrides)
+    text = to_toml(before, comments=comments)
+    assert load(written(tmp_path, text)) == before
+    assert text == to_toml(before, comments=comments)
+
+
+def test_variants_read_back_equal() -> None:
+    before = resolve({"variants": {"a b": {"server.step": 0.5, "cell": {"snr_db": [1] * 20}}, "empty": {}}})
+    assert resolve(tomllib.loads(to_toml(before))) == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**62), 2**62))
+def test_any_value_reads_back(text: str, real: float, whole: int) -> None:
+    values = [[text], [real], [whole], [True]]
+    back = tomllib.loads(f"v = {toml_value(values)}")["v"]
+    assert back == values
+    assert [type(v[0]) for v in back] == [str, float, int, bool]
+
+
+def test_commented_defaults_show_every_key_and_its_description() -> None:
+    text = to_toml(RunSettings(), comments=True)
+    lines = text.splitlines()
+    for key, field in known_keys().items():
+        name = key.rsplit(".")[-1]
+        assert field.description, key
+        at = lines.index(f"# {field.description}")
+        assert lines[at + 1].removeprefix("# ").startswith(f"{name} = ")
+
+
+# -- what matters to a result --------------------------------------------------------------------------------
+
+
+def test_places_and_machines_do_not_matter() -> None:
+    here = load(None, ["out=a", "threads=1", "checkpoint_every=3", "data.folder=/x"])
+    assert differences(load(None), here) == {}
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=5", "rounds=9", "server.step=0.5", "cell.snr_db=1", "method.form=published", "eval.every=3"],
+)
+def test_everything_else_does(override: str) -> None:
+    assert list(differences(load(None), load(None, [override]))) == [override.split("=")[0]]
+
+
+def test_the_folder_of_unknown_data_matters() -> None:
+    one, other = (load(None, ["data.name=idx", f"data.folder={name}"]) for name in "ab")
+    assert differences(one, other) == {"data.folder": ("a", "b")}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
+def test_examples_are_valid(path: Path) -> None:
+    load(path)
