@@ -1,9 +1,9 @@
 """From a TOML file and `--set key=value` to checked settings, and back to TOML.
 
 A key is written with dots (`server.step`) wherever it is spoken of. Every mistake becomes a `ConfigError` of
-one sentence that names the key, what it got and what is accepted. Layers are put on top of each other: the file,
-then `--set`, then a variant of `compare`; a preset in one layer wins over the layers below it, but not over the
-other keys of its own.
+one sentence that names the key, what it got and what is accepted. Layers are put on top of each other: the
+file, then `--set`, then a variant of `compare`; a preset in one layer wins over the layers below it, but not
+over the other keys of its own.
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
 def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]]:
     """Return the keys in which two settings differ and that matter to the numbers, each with both values.
 
-    Left out are `out`, `threads`, `checkpoint_every`, the variants, and the folder of a data set whose content
-    is known by its checksum.
+    Left out are `out`, `threads`, `checkpoint_every`, the variants, and the folder of a data set whose
+    content is known by its checksum.
 
     Example:
         >>> differences(load(None), load(None, ["threads=2", "seed=1"]))
