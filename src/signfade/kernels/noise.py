@@ -7,11 +7,10 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
+from signfade.kernels.table import TILE, quantile_table
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["standard_normal"]
-
-TILE = 512
 
 
 def backend_of(backend: str) -> str:
@@ -42,15 +41,15 @@ def standard_normal(
 ) -> NDArray[np.float32]:
     """Draw standard normal numbers from counter-based streams.
 
-    `word(k, m) = Threefry2x32-20(keys[k], counter of m)`, `z = +-Phi^-1(1 - p/2)`, `p = (v + 1/2) / 2^31` with
-    31 bits v and one sign bit of the word. The quantile is read from a piecewise quadratic table: it is
-    within 5e-7 of the true one over its whole range |z| <= 6.338 (a side's tail of 2^-33). `method="exact"` spends
-    64 bits a number and the float64 quantile function instead (tail 2^-65, rounded to float32).
+    `word(k, m) = Threefry2x32-20(keys[k], counter of m)`, `z = +-Phi^-1(1 - p/2)`, `p = (v + 1/2) / 2^31`
+    with 31 bits v and one sign bit of the word. The quantile is read from a piecewise quadratic table: it is
+    within 5e-7 of the true one over its whole range |z| <= 6.338 (a side's tail of 2^-33).
+    `method="exact"` spends 64 bits a number on the float64 quantile function (tail 2^-65, then float32).
 
     Args:
         keys: one 64-bit key a stream, uint64 `[K]` (see `signfade.keys.stream_key`).
         size: how many coordinates.
-        start: the first coordinate: `standard_normal(keys, n)[:, a:b]` is `standard_normal(keys, b - a, start=a)`.
+        start: the first coordinate; coordinate m is the same number whatever `start` and `size` are.
         method: "table" or "exact".
         backend: "numba", "torch" (the same bits, slower), or "auto": numba where it is installed.
         threads: at most so many threads, by default as many as there are cores. Never changes a result.
@@ -95,7 +94,7 @@ def standard_normal(
         first, last = start // TILE, -(-(start + size) // TILE)
 
         def work(a: int, b: int) -> None:
-            compiled.fill_normal(keys, start, out, first + a, first + b)
+            compiled.fill_normal(keys, start, quantile_table(), out, first + a, first + b)
 
         run_ranges(work, last - first, threads or available_threads())
     return out

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from signfade.kernels.table import CELL_BITS, FIRST_CELL, quantile_table
+from signfade.kernels.table import CELL_BITS, FIRST_CELL, TILE, quantile_table
 
 __all__ = ["normal", "words"]
 
-_HALF = 256
+_HALF = TILE // 2
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
