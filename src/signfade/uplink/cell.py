@@ -25,7 +25,8 @@ class LinkBudget:
     """What a user's transmitter, the air and the base station's receiver add and take away, in dB.
 
     `SNR = power + gains - path loss - shadowing - noise`, `noise = 10 log10(k T B / 1 mW) + noise figure`.
-    `shadowing_db` is the standard deviation of the log-normal shadowing, zero for none.
+    `gains_db` sums the antennas of both ends, less cables and bodies. `shadowing_db` is the deviation of
+    the log-normal shadowing, zero for none.
 
     Example:
         >>> budget = LinkBudget()
@@ -38,8 +39,7 @@ class LinkBudget:
     """
 
     power_dbm: float = 23.0
-    user_gain_dbi: float = 0.0
-    base_gain_dbi: float = 0.0
+    gains_db: float = 0.0
     bandwidth_hz: float = 180e3
     noise_figure_db: float = 5.0
     temperature_k: float = 290.0
@@ -50,7 +50,7 @@ class LinkBudget:
     shadowing_db: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("power_dbm", "user_gain_dbi", "base_gain_dbi", "noise_figure_db"):
+        for name in ("power_dbm", "gains_db", "noise_figure_db"):
             check_number(name, getattr(self, name), positive=False)
         for name in ("bandwidth_hz", "temperature_k", "carrier_mhz", "base_m", "user_m"):
             check_number(name, getattr(self, name), positive=True)
@@ -71,11 +71,10 @@ class LinkBudget:
         """
         check_finite("shadowing", torch.as_tensor(shadowing))
         place = (self.carrier_mhz, self.base_m, self.user_m)
+        loss = cost231_hata(distance_km.double(), *place, city=self.city, warn=False)
         if warn:
             warn_outside(distance_km, *place, stacklevel=2)
-        loss = cost231_hata(distance_km.double(), *place, city=self.city, warn=False)
-        gains = self.power_dbm + self.user_gain_dbi + self.base_gain_dbi
-        return gains - loss - shadowing - self.noise_dbm
+        return self.power_dbm + self.gains_db - loss - shadowing - self.noise_dbm
 
 
 def place_users(count: int, generator: np.random.Generator, radius_km: float = 1.0) -> Tensor:

@@ -79,7 +79,7 @@ class Link:
         return _snr(self.h, self.sigma2).to(self.h.dtype)
 
 
-def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k: float = 10.0) -> Tensor:
+def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k: float = 4.0) -> Tensor:
     """Draw the gain of every device for one round, scaled to `E[h**2] = 1`.
 
     | kind | h |
@@ -145,7 +145,7 @@ def transmit(signs: Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Tensor:
         sigma2: noise variances `[K]`; zero for a noiseless link.
         noise: a torch.Generator, or the K uint64 keys of the devices' noise streams
             ([`keys.stream_keys`][signfade.keys.stream_keys]). With keys a device's noise depends on its key
-            alone, not on its place among the others, and is of float32 resolution whatever the dtype.
+            alone, not on its place among the others; it is float32 inside and stays within 6.4 deviations.
 
     Returns:
         Received symbols `[K, M]`, of the dtype of `signs`.
