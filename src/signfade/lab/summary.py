@@ -1,0 +1,102 @@
+"""A run in a few numbers: summary.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from signfade import __version__
+
+__all__ = ["ACCURACY_GOAL", "LOSS_GOAL", "SMOOTHING", "WINDOW", "summarise", "trailing_mean"]
+
+WINDOW = 5
+LOSS_GOAL = 1.0
+ACCURACY_GOAL = 0.9
+SMOOTHING = (
+    f"Rounds to training loss {LOSS_GOAL:g}: the first round whose mean over it and the {WINDOW - 1} rounds before it "
+    f"is at most {LOSS_GOAL:g}. Rounds to accuracy {ACCURACY_GOAL:g}: the first evaluated round whose test accuracy "
+    f"is at least {ACCURACY_GOAL:g}, not smoothed."
+)
+
+
+def trailing_mean(values: Sequence[float | None], window: int = WINDOW) -> list[float | None]:
+    """Return the mean over each value and the `window - 1` before it.
+
+    None where fewer than `window` values came before or one of them is missing.
+
+    Example:
+        >>> trailing_mean([4.0, 2.0, 0.0, None, 1.0], window=2)
+        [None, 3.0, 1.0, None, None]
+    """
+    means: list[float | None] = []
+    for end in range(1, len(values) + 1):
+        part = [value for value in values[max(0, end - window) : end] if value is not None]
+        means.append(sum(part) / window if len(part) == window else None)
+    return means
+
+
+def summarise(
+    metrics: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    seed: int,
+    method: str,
+    parameters: int,
+    devices: int,
+    version: str = __version__,
+) -> dict[str, Any]:
+    """Return what summary.json says about a run.
+
+    How fast: `rounds_to_loss_1` is the first round t >= 5 with mean(train_loss of t-4..t) <= 1;
+    `rounds_to_accuracy_09` the first evaluated round with test_accuracy >= 0.9; null if never. The uplink bits to
+    each are those of all devices together up to that round.
+
+    Args:
+        metrics: the records of metrics.jsonl, oldest first.
+        name: what the run is called.
+        seed: of the run.
+        method: the label of the method.
+        parameters: number of weights M.
+        devices: number of devices K in the cell.
+        version: of the program that ran it.
+
+    Returns:
+        The keys of summary.json in order. `diverged_at` is the first round in which something was not finite.
+
+    Example:
+        >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
+        >>> short = summarise(metrics, name="demo", seed=0, method="sbfl", parameters=50, devices=2)
+        >>> short["rounds_to_loss_1"], short["uplink_bits_to_loss_1"], short["best_accuracy"]
+        (6, 600, None)
+
+    Reference: Sec. VI of the paper counts rounds to these two goals; the smoothing is ours.
+    """
+    accuracy = [(m, m["test_accuracy"]) for m in metrics if m.get("test_accuracy") is not None]
+    excess = [m["test_loss"] for m in metrics if m.get("test_loss") is not None]
+    smooth = trailing_mean([m.get("train_loss") for m in metrics])
+    loss_goal = next((m for m, mean in zip(metrics, smooth) if mean is not None and mean <= LOSS_GOAL), None)
+    accuracy_goal = next((m for m, value in accuracy if value >= ACCURACY_GOAL), None)
+    last = metrics[-1] if metrics else {}
+    return {
+        "name": name,
+        "seed": seed,
+        "method": method,
+        "rounds": len(metrics),
+        "best_accuracy": max((value for _, value in accuracy), default=None),
+        "last_accuracy": accuracy[-1][1] if accuracy else None,
+        "best_test_loss": min(excess, default=None),
+        "last_test_loss": excess[-1] if excess else None,
+        "last_train_loss": last.get("train_loss"),
+        "rounds_to_loss_1": loss_goal and loss_goal["round"],
+        "rounds_to_accuracy_09": accuracy_goal and accuracy_goal["round"],
+        "uplink_bits_to_loss_1": loss_goal and loss_goal.get("uplink_bits"),
+        "uplink_bits_to_accuracy_09": accuracy_goal and accuracy_goal.get("uplink_bits"),
+        "uplink_bits": last.get("uplink_bits"),
+        "downlink_bits": last.get("downlink_bits"),
+        "parameters": parameters,
+        "devices": devices,
+        "diverged_at": next((m["round"] for m in metrics if m.get("diverged")), None),
+        "seconds": sum(m.get("seconds") or 0.0 for m in metrics),
+        "version": version,
+        "smoothing": SMOOTHING,
+    }
