@@ -1,0 +1,41 @@
+"""What the rules of `server` should achieve, from the mathematics alone: this package never imports `server`.
+
+Arguments are floats, sequences, NumPy arrays or torch tensors; results are float64 NumPy arrays, or Python
+floats where all arguments are single numbers. SNRs are ratios, not dB: `gamma = h**2/sigma2`, with sigma2 the
+variance of the real noise per symbol and signs ±1.
+"""
+
+from __future__ import annotations
+
+from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
+from signfade.theory.mse import Family, Printed, kappa_of, mse, mse_faded, printed_mse
+from signfade.theory.quadrature import Fading
+from signfade.theory.rules import Form, Rule, bit_error, gain, moments, rho, rho_complement
+from signfade.theory.total import nmse
+from signfade.theory.vote import tie_probability, vote_correlation, vote_nmse, vote_probability
+
+__all__ = [
+    "Fading",
+    "Family",
+    "Form",
+    "Printed",
+    "Rule",
+    "Schedule",
+    "bit_error",
+    "corrected_bound",
+    "gain",
+    "kappa_of",
+    "moments",
+    "mse",
+    "mse_faded",
+    "nmse",
+    "printed_mse",
+    "published_bound",
+    "rho",
+    "rho_complement",
+    "step_sizes",
+    "tie_probability",
+    "vote_correlation",
+    "vote_nmse",
+    "vote_probability",
+]

@@ -1,0 +1,187 @@
+"""What a majority vote knows of the summed gradient.
+
+Device k's bit `s_k` arrives as `shat_k`, flipped with probability `Pe_k = Q(sqrt(gamma_k))`; the vote is
+`v = sign(sum_k shat_k)` with `sign(0) = +1`. Devices are independent, their priors symmetric about their
+means. Signs are ±1 with unit power, sigma2 is the variance of the real noise per symbol, the SNR is
+`gamma = h**2/sigma2`. A device that never votes (`h = 0` exactly) is not part of K here.
+
+Arguments are floats, sequences, NumPy arrays or torch tensors; results float64 NumPy arrays or floats.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+
+from signfade.theory._numbers import Array, Numbers, non_negative, plain, real
+from signfade.theory.mse import Family, kappa_of
+from signfade.theory.rules import bit_error
+
+__all__ = ["tie_probability", "vote_correlation", "vote_nmse", "vote_probability"]
+
+
+def tie_probability(devices: int) -> float:
+    """Probability that one bit decides the vote of K fair, independent bits.
+
+    `P(sum of the others is 0 or -1) = C(n, n/2)/2**n`, `n = 2*floor(K/2)`: about `sqrt(2/(pi*K))`. For even
+    K a tie counts as +1, so a bit decides when the others' sum is -1.
+
+    Args:
+        devices: K, at least 1.
+
+    Returns:
+        The probability.
+
+    Example:
+        >>> [round(tie_probability(k), 12) for k in (1, 2, 3, 4, 5)]
+        [1.0, 0.5, 0.5, 0.375, 0.375]
+    """
+    if devices < 1:
+        raise ValueError(f"devices must be at least 1; got {devices}")
+    half = devices // 2
+    # C(2m, m)/4**m = Gamma(m + 1/2)/(Gamma(m + 1)*Gamma(1/2)); poch is exact where factorials overflow.
+    return float(1 / (special.poch(half + 0.5, 0.5) * np.sqrt(np.pi)))
+
+
+def _tally(up: Array) -> Array:
+    """Distribution of the number of +1 among independent bits, `[K + 1]`: the Poisson-binomial, O(K**2)."""
+    count = np.zeros(len(up) + 1)
+    count[0] = 1.0
+    for n, chance in enumerate(up, start=1):
+        count[1 : n + 1] = (1 - chance) * count[1 : n + 1] + chance * count[:n]
+        count[0] *= 1 - chance
+    return count
+
+
+def _without_each(count: Array, up: Array) -> Array:
+    """Distributions of the tally without bit k, `[K, K]`, by dividing its factor out of the polynomial.
+
+    From the bottom for chances up to one half and from the top for the others, so that an error is never
+    amplified: what is left is of the order of K roundings.
+    """
+    mirrored = up > 0.5
+    chance = np.where(mirrored, 1 - up, up)
+    total = np.where(mirrored, count[::-1, None], count[:, None])  # [K + 1, K]
+    rest = np.empty((len(up), len(up)))
+    rest[0] = total[0] / (1 - chance)
+    for n in range(1, len(up)):
+        rest[n] = (total[n] - chance * rest[n - 1]) / (1 - chance)
+    return np.where(mirrored, rest[::-1], rest).T
+
+
+def vote_probability(up: Numbers) -> float:
+    """Probability that the vote is +1, given the chance of each received bit to be +1.
+
+    Exact, through the Poisson-binomial distribution of the number of +1. With the true signs known,
+    `up_k = 1 - Pe_k` where `s_k = +1` and `Pe_k` where it is -1.
+
+    Args:
+        up: `P(shat_k = +1)`, `[K]`.
+
+    Returns:
+        `P(v = +1)`; a tie counts as +1.
+
+    Example:
+        >>> vote_probability([0.5, 0.5])
+        0.75
+
+    Reference:
+        Section II, majority vote.
+    """
+    chance = _chances(up)
+    first = (len(chance) + 1) // 2  # at least half of them
+    return float(_tally(chance)[first:].sum())
+
+
+def _chances(up: Numbers) -> Array:
+    chance = non_negative("up", up)
+    if chance.ndim != 1 or len(chance) == 0 or (chance > 1).any():
+        raise ValueError(f"up must be probabilities of shape [K]; got shape {list(chance.shape)}: {up!r}")
+    return chance
+
+
+def vote_correlation(snr: Numbers, up: Numbers | None = None) -> Array:
+    """How much the vote says about each device's bit, `c_k = E[v*s_k]`.
+
+    If every sign is +1 as often as -1 (a symmetric prior, centred), so is every received bit, whatever its
+    error probability, and `c_k = (1 - 2*Pe_k) * tie_probability(K)`. With other chances `up_k = P(s_k = +1)`
+    the sum over the others' tallies is taken exactly, in O(K**2).
+
+    Args:
+        snr: Instantaneous SNR of each device, `[K]`.
+        up: `P(s_k = +1)`, `[K]`; one half if None.
+
+    Returns:
+        `c_k`, `[K]`.
+
+    Example:
+        >>> vote_correlation([float("inf"), float("inf"), 0.0])
+        array([0.5, 0.5, 0. ])
+
+    Reference:
+        Section II, majority vote.
+    """
+    gamma = _per_device("snr", snr, infinite=True)
+    error = bit_error(gamma)
+    if up is None:
+        return (1 - 2 * error) * tie_probability(len(gamma))
+    positive = _chances(up)
+    if len(positive) != len(gamma):
+        raise ValueError(f"up must have shape [{len(gamma)}] like snr; got {list(positive.shape)}")
+    received = positive * (1 - error) + (1 - positive) * error
+    others = _without_each(_tally(received), received)
+    first = (len(gamma) + 1) // 2
+    with_up = 2 * others[:, first - 1 :].sum(axis=1) - 1  # E[v | shat_k = +1]
+    with_down = 2 * others[:, first:].sum(axis=1) - 1
+    given_up = (1 - error) * with_up + error * with_down
+    given_down = error * with_up + (1 - error) * with_down
+    return plain(positive * given_up - (1 - positive) * given_down)
+
+
+def _per_device(name: str, value: Numbers, *, infinite: bool = False) -> Array:
+    array = non_negative(name, value, infinite=infinite)
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError(f"{name} must have shape [K]; got {list(array.shape)}")
+    return array
+
+
+def vote_nmse(
+    snr: Numbers,
+    std: Numbers = 1.0,
+    weights: Numbers | None = None,
+    *,
+    family: Family = "gaussian",
+    mean_abs: Numbers | None = None,
+) -> float:
+    """Normalised error of the best-scaled majority vote as an estimate of the weighted sum of the gradients.
+
+    `1 - (sum_k alpha_k*kappa_k*c_k)**2 / sum_k alpha_k**2*Var_k`
+
+    For a target t the best multiple of v leaves `E[t**2] - E[t*v]**2/E[v**2]`: one minus the squared cosine.
+    Here `E[v**2] = 1`, and `E[g_k*v] = E|g_k| * E[s_k*v]` because the vote knows `g_k` by its sign only.
+
+    Args:
+        snr: Instantaneous SNR of each device, `[K]`.
+        std: Standard deviation of each device's coordinates, `[K]` or one for all.
+        weights: `alpha_k`, `[K]`; ones if None.
+        family: As in `mse`.
+        mean_abs: As in `mse`.
+
+    Returns:
+        The error over the energy of the target, in [0, 1].
+
+    Example:
+        >>> round(vote_nmse([1e9] * 101), 3)
+        0.593
+
+    Reference:
+        Section II, majority vote.
+    """
+    gamma = _per_device("snr", snr, infinite=True)
+    deviation = np.broadcast_to(non_negative("std", std), gamma.shape)
+    alpha = np.broadcast_to(real("weights", 1.0 if weights is None else weights), gamma.shape)
+    kappa = kappa_of(deviation, family, mean_abs)
+    energy = (alpha**2 * deviation**2).sum()
+    if energy == 0:
+        raise ValueError("std and weights must not all be zero: the target has no energy")
+    return float(1 - (alpha * kappa * vote_correlation(gamma)).sum() ** 2 / energy)
