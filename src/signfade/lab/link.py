@@ -1,0 +1,240 @@
+"""The radio of a run before anything is trained: how well devices are heard, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from signfade.learn.cell import make_cell
+from signfade.settings import RunSettings
+from signfade.theory.mse import Family, mse
+from signfade.theory.quadrature import Fading
+from signfade.theory.rules import Form, Rule
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["RULES", "LinkStudy", "link_text", "plot_link", "study_link", "theory_errors"]
+
+Array = NDArray[np.float64]
+
+# Label, the rule as theory calls it, the form. The hard decision is signSGD's view of a bit.
+RULES: tuple[tuple[str, Rule, Form], ...] = (
+    ("sbfl", "sbfl", "corrected"),
+    ("sbfl, published", "sbfl", "published"),
+    ("blmmse", "blmmse", "corrected"),
+    ("blmmse, published", "blmmse", "published"),
+    ("hard decision, best scale", "hard", "corrected"),
+    ("high_snr", "high_snr", "corrected"),
+    ("zero_forcing", "zero_forcing", "corrected"),
+    ("ideal", "ideal", "corrected"),
+)
+_CROWD = 2000  # users that stand for "anybody in this cell"
+_ROUNDS = 200  # rounds of fading that are looked at
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class LinkStudy:
+    """The cell of a run and what theory says about it.
+
+    Attributes:
+        settings: the run's settings.
+        mean_snr_db: mean SNR of the run's devices, `[K]`; None for perfect links.
+        faded_snr_db: SNR of the devices in the run's first 200 rounds, `[200, K]`; None for perfect links.
+        crowd_snr_db: mean SNR of many users placed alike, `[2000]`; None where SNRs were given.
+        positions_km: places of the devices, `[K, 2]`; None where SNRs were given.
+        errors: predicted squared error of a coordinate by label, over its variance, averaged over fading and
+            devices.
+    """
+
+    settings: RunSettings
+    mean_snr_db: Array | None
+    faded_snr_db: Array | None
+    crowd_snr_db: Array | None
+    positions_km: Array | None
+    errors: dict[str, float]
+
+
+def theory_errors(
+    snr_db: Array,
+    *,
+    family: Family = "gaussian",
+    fading: Fading | None = None,
+    rician_k: float = 4.0,
+) -> dict[str, Array]:
+    """Return the predicted squared error of every rule at the given SNRs, for coordinates of variance one.
+
+    Args:
+        snr_db: SNR in dB (with `fading`: mean SNR), any shape; infinity is a link without noise.
+        family: prior of a coordinate.
+        fading: kind of fading to average over, or None.
+        rician_k: power of the line of sight over the scattered, for rician fading.
+
+    Returns:
+        Errors of the shape of `snr_db`, by the labels of `RULES`.
+
+    Example:
+        >>> {name: round(float(e), 3) for name, e in theory_errors(np.array(0.0)).items()}["sbfl"]
+        0.65
+
+    Reference: Theorem 1 and Corollary 3, corrected; docs/errata.md.
+    """
+    snr = 10 ** (np.asarray(snr_db, dtype=np.float64) / 10)
+    return {
+        label: np.asarray(mse(rule, snr, family=family, form=form, fading=fading, rician_k=rician_k))
+        for label, rule, form in RULES
+    }
+
+
+def study_link(settings: RunSettings) -> LinkStudy:
+    """Look at the cell that a run with these settings would have: the same places, the same fading.
+
+    Example:
+        >>> from signfade.lab.config import load
+        >>> study = study_link(load(None, ["cell.snr_db=10", "cell.fading=none"]))
+        >>> study.mean_snr_db.tolist() == [10.0] * 20, study.errors["ideal"]
+        (True, 0.0)
+    """
+    cell, devices = settings.cell, settings.data.devices
+    plan = make_cell(cell, devices, settings.seed)
+    family: Family = "laplacian" if settings.method.prior == "laplacian" else "gaussian"
+    if plan.mean_snr_db is None:
+        perfect = theory_errors(np.array(np.inf), family=family)
+        return LinkStudy(settings, None, None, None, None, {name: float(e) for name, e in perfect.items()})
+    everyone = np.arange(devices, dtype=np.int64)
+    links = [plan.link(everyone, round) for round in range(_ROUNDS)]
+    faded = np.stack([np.asarray(link.h.double() ** 2 / link.sigma2.double()) for link in links])
+    crowd = None if plan.positions_km is None else make_cell(cell, _CROWD, settings.seed).mean_snr_db
+    errors = theory_errors(plan.mean_snr_db, family=family, fading=cell.fading, rician_k=cell.rician_k)
+    return LinkStudy(
+        settings,
+        plan.mean_snr_db,
+        10 * np.log10(np.maximum(faded, 1e-30)),
+        crowd,
+        plan.positions_km,
+        {name: float(error.mean()) for name, error in errors.items()},
+    )
+
+
+def _number(value: float) -> str:
+    return "infinite" if np.isinf(value) else f"{value:.3f}"
+
+
+def _bars(values: Array, width: int = 40, bins: int = 12) -> str:
+    """A small histogram in text, one line a bin."""
+    low, high = np.floor(values.min()), np.ceil(values.max())
+    count, edges = np.histogram(values, bins=bins, range=(low, max(high, low + 1)))
+    scale = width / count.max()
+    return "\n".join(
+        f"{left:6.1f} dB  {'█' * max(round(n * scale), int(n > 0))}{' ' if n else ''}{n / values.size:.0%}"
+        for n, left in zip(count, edges)
+    )
+
+
+def link_text(study: LinkStudy) -> list[RenderableType]:
+    """Return what `signfade link` prints: the SNRs as a table and a histogram, and the rules' errors."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    cell = study.settings.cell
+    parts: list[Any] = []
+    if study.mean_snr_db is None or study.faded_snr_db is None:
+        parts.append(Text("Perfect links: no fading, no noise."))
+    else:
+        snrs = Table(
+            title=f"SNR in dB, {study.mean_snr_db.size} devices", box=box.SIMPLE, title_justify="left"
+        )
+        for name in ("", "min", "5 %", "25 %", "median", "75 %", "95 %", "max"):
+            snrs.add_column(name, justify="left" if not name else "right")
+        rows = [("mean, this run's devices", study.mean_snr_db)]
+        rows += [(f"with {cell.fading} fading", study.faded_snr_db)] if cell.fading != "none" else []
+        rows += [("mean, anybody in this cell", study.crowd_snr_db)] if study.crowd_snr_db is not None else []
+        for label, values in rows:
+            snrs.add_row(label, *(f"{q:.1f}" for q in np.quantile(values, _QUANTILES)))
+        anybody = study.crowd_snr_db if study.crowd_snr_db is not None else study.mean_snr_db
+        parts += [snrs, Text("Mean SNR, share of users"), Text(_bars(anybody)), Text()]
+    title = "Predicted squared error of a coordinate, in units of its variance"
+    errors = Table(title=title, box=box.SIMPLE, title_justify="left")
+    errors.add_column("rule")
+    errors.add_column("error", justify="right")
+    for label, error in sorted(study.errors.items(), key=lambda item: item[1]):
+        errors.add_row(label, _number(error))
+    fading = cell.fading if study.mean_snr_db is not None else "no"
+    kind = "Laplacian" if study.settings.method.prior == "laplacian" else "Gaussian"
+    told = f"Averaged over devices and {fading} fading; {kind} coordinates, every device by itself."
+    return [*parts, errors, Text(told)]
+
+
+def plot_link(study: LinkStudy, path: Path) -> None:
+    """Write a picture of the cell: a map with each device's SNR, the distribution of SNRs, and the errors.
+
+    Args:
+        study: from `study_link`.
+        path: the PNG (or any other kind of file matplotlib knows by its ending).
+    """
+    from matplotlib.figure import Figure  # without pyplot there is no global state to clean up
+
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    _draw_map(panels[0], study)
+    _draw_distribution(panels[1], study)
+    _draw_errors(panels[2], study)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_map(panel: Any, study: LinkStudy) -> None:
+    panel.set_title("Where the devices stand")
+    if study.positions_km is None or study.mean_snr_db is None:
+        panel.text(0.5, 0.5, "SNRs given directly:\nno positions", ha="center", transform=panel.transAxes)
+        panel.set_axis_off()
+        return
+    x, y = study.positions_km.T
+    radius = study.settings.cell.radius_km
+    angle = np.linspace(0, 2 * np.pi, 200)
+    panel.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.7", linewidth=1)
+    dots = panel.scatter(x, y, c=study.mean_snr_db, cmap="viridis", edgecolor="white", s=60, zorder=2)
+    panel.scatter([0], [0], marker="^", color="black", s=70, zorder=3)
+    panel.annotate("base station", (0, 0), xytext=(6, 6), textcoords="offset points", fontsize=8)
+    panel.set_aspect("equal")
+    panel.set_xlabel("km")
+    panel.set_ylabel("km")
+    panel.figure.colorbar(dots, ax=panel, label="mean SNR (dB)", shrink=0.85)
+
+
+def _draw_distribution(panel: Any, study: LinkStudy) -> None:
+    panel.set_title("How well they are heard")
+    if study.mean_snr_db is None or study.faded_snr_db is None:
+        panel.text(0.5, 0.5, "perfect links", ha="center", transform=panel.transAxes)
+        panel.set_axis_off()
+        return
+    curves = [("this run's devices, mean", study.mean_snr_db, "#1f6f8b")]
+    if study.crowd_snr_db is not None:
+        curves.append(("anybody in this cell, mean", study.crowd_snr_db, "0.6"))
+    if study.settings.cell.fading != "none":
+        curves.append((f"with {study.settings.cell.fading} fading", study.faded_snr_db, "#c8553d"))
+    for label, values, colour in curves:
+        ordered = np.sort(values, axis=None)
+        share = np.arange(1, ordered.size + 1) / ordered.size
+        panel.step(ordered, share, where="post", label=label, color=colour)
+    low = np.quantile(study.faded_snr_db, 0.01)
+    panel.set_xlim(left=low - 1)
+    panel.set_ylim(0, 1)
+    panel.set_xlabel("SNR (dB)")
+    panel.set_ylabel("share at or below")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8, loc="upper left")
+
+
+def _draw_errors(panel: Any, study: LinkStudy) -> None:
+    panel.set_title("Predicted error of a coordinate / variance")
+    finite = sorted(((e, name) for name, e in study.errors.items() if np.isfinite(e)), reverse=True)
+    bars = panel.barh([name for _, name in finite], [e for e, _ in finite], color="#1f6f8b")
+    panel.bar_label(bars, fmt="%.3f", padding=3, fontsize=8)
+    panel.margins(x=0.15)
+    panel.tick_params(axis="y", labelsize=8)
