@@ -1,0 +1,30 @@
+"""What the devices hold: labelled image sets, the paper's regression, and how samples are dealt out."""
+
+from __future__ import annotations
+
+from signfade.data.dataset import Available, Dataset, available, load
+from signfade.data.idx import DataError, read_idx, read_idx_set, write_idx
+from signfade.data.plot import plot_split
+from signfade.data.regression import RegressionData, make_regression
+from signfade.data.sources import MNIST, Sources, cache_folder, fetch
+from signfade.data.splits import Split, split
+
+__all__ = [
+    "MNIST",
+    "Available",
+    "DataError",
+    "Dataset",
+    "RegressionData",
+    "Sources",
+    "Split",
+    "available",
+    "cache_folder",
+    "fetch",
+    "load",
+    "make_regression",
+    "plot_split",
+    "read_idx",
+    "read_idx_set",
+    "split",
+    "write_idx",
+]

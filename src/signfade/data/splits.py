@@ -1,0 +1,182 @@
+"""Who holds what: samples of a labelled set dealt out to the devices."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from signfade import keys
+from signfade._check import check_choice
+
+__all__ = ["Split", "split"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The samples of every device, flat in memory: one array of indices and where each device's part begins.
+
+    Attributes:
+        indices: `[N']` int64, the samples of device 0, then those of device 1, and so on; no sample twice.
+        offsets: `[K + 1]` int64, device `k` has `indices[offsets[k]:offsets[k + 1]]`.
+
+    Example:
+        >>> parts = Split(np.array([4, 7, 1]), np.array([0, 2, 3]))
+        >>> parts.of(0), parts.counts
+        (array([4, 7]), array([2, 1]))
+    """
+
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    @property
+    def devices(self) -> int:
+        """Number of devices K."""
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Samples of each device, N_k, `[K]`."""
+        return np.diff(self.offsets)
+
+    def of(self, device: int) -> NDArray[np.int64]:
+        """Return the samples of one device, ascending, as a view."""
+        if not 0 <= device < self.devices:
+            raise ValueError(f"device must be from 0 to {self.devices - 1}; got {device}")
+        return self.indices[self.offsets[device] : self.offsets[device + 1]]
+
+
+def split(
+    labels: ArrayLike, devices: int, how: str = "two-chunks", concentration: float = 0.5, seed: int = 0
+) -> Split:
+    """Deal the samples of a labelled set out to the devices, no sample to two of them.
+
+    - `two-chunks`, the paper's: each class is shuffled and cut into K chunks of equal size (up to one
+      sample), each device takes two chunks of distinct classes. Its pair is uniform over all such pairs: the
+      two classes are uniform and independent of other devices', and a class's chunks go in random order to
+      those who want one. This cannot run dry, since each of the K devices wants at most one of a class's K
+      chunks. 2 of every C chunks are used, so most samples stay unused when there are many classes.
+    - `iid`: the shuffled samples in K equal parts (up to one sample).
+    - `dirichlet`: for each class, shares of the devices are drawn from a symmetric Dirichlet distribution and
+      its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
+      that has most, of the class it has most of, so that all can compute a gradient; nothing else is touched.
+
+    Args:
+        labels: `[N]` integers, the class of each sample.
+        devices: K, at most N.
+        how: `two-chunks`, `iid` or `dirichlet`.
+        concentration: of the Dirichlet distribution: small is few classes a device, large the same mix for all.
+        seed: the same seed gives the same split.
+
+    Returns:
+        A `Split`, every device with at least one sample.
+
+    Raises:
+        ValueError: more devices than samples; for `two-chunks`, fewer than two classes or a class with fewer
+            samples than devices.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 60)
+        >>> parts = split(labels, devices=20)
+        >>> parts.counts.tolist() == [6] * 20, np.unique(labels[parts.of(3)]).size
+        (True, 2)
+
+    Reference: the paper, Sec. VI (MNIST), for `two-chunks`.
+    """
+    check_choice("how", how, ("two-chunks", "iid", "dirichlet"))
+    classes = np.asarray(labels)
+    if classes.ndim != 1 or not np.issubdtype(classes.dtype, np.integer):
+        raise ValueError(
+            f"labels must be a list of integers; got {classes.dtype} of shape {list(classes.shape)}"
+        )
+    if devices < 1:
+        raise ValueError(f"devices must be at least 1; got {devices}")
+    if devices > len(classes):
+        raise ValueError(f"devices must be at most the number of samples, {len(classes)}; got {devices}")
+    if how == "iid":
+        owner = np.empty(len(classes), dtype=np.int64)
+        owner[keys.generator(seed, "split").permutation(len(classes))] = _cut(len(classes), devices)
+    elif how == "two-chunks":
+        owner = _two_chunks(classes, devices, seed)
+    else:
+        owner = _dirichlet(classes, devices, concentration, seed)
+    return _gather(owner, devices)
+
+
+def _cut(samples: int, parts: int) -> NDArray[np.int64]:
+    """Return for each of the samples in a row which of the equal parts it falls in."""
+    edges = np.arange(parts + 1, dtype=np.int64) * samples // parts
+    return np.repeat(np.arange(parts, dtype=np.int64), np.diff(edges))
+
+
+def _gather(owner: NDArray[np.int64], devices: int) -> Split:
+    """Turn the owner of each sample (-1 for nobody) into a split."""
+    owned = np.flatnonzero(owner >= 0)
+    offsets = np.zeros(devices + 1, dtype=np.int64)
+    np.cumsum(np.bincount(owner[owned], minlength=devices), out=offsets[1:])
+    return Split(owned[np.argsort(owner[owned], kind="stable")].astype(np.int64), offsets)
+
+
+def _members(labels: NDArray[np.integer], label: int, seed: int) -> NDArray[np.int64]:
+    """Return the samples of one class in random order."""
+    return keys.generator(seed, "split", device=int(label)).permutation(np.flatnonzero(labels == label))
+
+
+def _two_chunks(labels: NDArray[np.integer], devices: int, seed: int) -> NDArray[np.int64]:
+    names, sizes = np.unique(labels, return_counts=True)
+    if len(names) < 2:
+        raise ValueError(f"labels must have at least 2 classes for how='two-chunks'; got {len(names)}")
+    if sizes.min() < devices:
+        raise ValueError(
+            f"devices must be at most {sizes.min()}, the size of the smallest class, for how='two-chunks'; "
+            f"got {devices}"
+        )
+    draw = keys.generator(seed, "split-classes")
+    first = draw.integers(len(names), size=devices)
+    second = (first + 1 + draw.integers(len(names) - 1, size=devices)) % len(names)
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    for which, label in enumerate(names):
+        takers = np.flatnonzero((first == which) | (second == which))
+        chunk_owner = np.full(devices, -1, dtype=np.int64)
+        chunk_owner[draw.permutation(devices)[: len(takers)]] = takers
+        members = _members(labels, label, seed)
+        owner[members] = chunk_owner[_cut(len(members), devices)]
+    return owner
+
+
+def _dirichlet(
+    labels: NDArray[np.integer], devices: int, concentration: float, seed: int
+) -> NDArray[np.int64]:
+    # Beyond 1e12 the shares are equal to the last sample, and the sampler would overflow.
+    if not (concentration > 0 and math.isfinite(concentration)):
+        raise ValueError(f"concentration must be positive and finite; got {concentration}")
+    names = np.unique(labels)
+    members = [_members(labels, label, seed) for label in names]
+    counts = np.empty((len(names), devices), dtype=np.int64)
+    for row, label in enumerate(names):
+        draw = keys.generator(seed, "split-shares", device=int(label))
+        shares = draw.dirichlet(np.full(devices, min(concentration, 1e12)))
+        edges = np.rint(np.cumsum(shares) * len(members[row])).astype(np.int64)
+        edges[-1] = len(members[row])  # the shares sum to one only up to rounding
+        counts[row] = np.diff(np.minimum(edges, edges[-1]), prepend=0)
+    _feed_the_empty(counts)
+    owner = np.empty(len(labels), dtype=np.int64)
+    for row, mine in enumerate(members):
+        owner[mine] = np.repeat(np.arange(devices), counts[row])
+    return owner
+
+
+def _feed_the_empty(counts: NDArray[np.int64]) -> None:
+    """Give each device without samples one of the device that has most (in place; there are enough)."""
+    totals = counts.sum(axis=0)
+    richest = [(-int(total), device) for device, total in enumerate(totals) if total]
+    heapq.heapify(richest)
+    for poor in np.flatnonzero(totals == 0):
+        total, donor = richest[0]
+        row = int(counts[:, donor].argmax())
+        counts[row, donor] -= 1
+        counts[row, poor] += 1
+        heapq.heapreplace(richest, (total + 1, donor))
