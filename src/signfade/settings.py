@@ -40,8 +40,8 @@ class DataSettings(_Section):
 
     name: Literal["digits", "mnist", "idx", "regression", "gaussian"] = Field(
         "digits",
-        description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the paper's "
-        "synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes)",
+        description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the "
+        "paper's synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes)",
     )
     folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
     split: Literal["two-chunks", "iid", "dirichlet"] = Field(
@@ -63,8 +63,8 @@ class ModelSettings(_Section):
 
     name: str = Field(
         "auto",
-        description="auto, paper-cnn, small-cnn, mlp, linear, or your own factory as package.module:function; "
-        "a factory is called with (input_shape, classes) and returns a torch.nn.Module",
+        description="auto, paper-cnn, small-cnn, mlp, linear, or your own factory as package.module:function "
+        "or file.py:function; a factory is called with (input_shape, classes) and returns a torch.nn.Module",
     )
 
 
@@ -73,7 +73,8 @@ class CellSettings(_Section):
 
     perfect: bool = Field(False, description="links without fading or noise")
     snr_db: float | list[float] | None = Field(
-        None, description="mean SNR in dB of all devices, or a list with one for each; replaces the link budget"
+        None,
+        description="mean SNR in dB of all devices, or a list with one for each; replaces the link budget",
     )
     radius_km: float = Field(1.0, gt=0, description="users are uniform in a disc of this radius")
     carrier_mhz: float = Field(2000.0, gt=0, description="carrier frequency")
@@ -88,7 +89,9 @@ class CellSettings(_Section):
     fading: Literal["gaussian", "rayleigh", "rician", "none"] = Field(
         "gaussian", description="gain of a link, new in every round; gaussian is the paper's"
     )
-    rician_k: float = Field(4.0, ge=0, description="power of the line of sight over the scattered, for rician")
+    rician_k: float = Field(
+        4.0, ge=0, description="power of the line of sight over the scattered, for rician"
+    )
 
 
 Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl"]
@@ -106,12 +109,15 @@ class MethodSettings(_Section):
         "package.module:function or file.py:function",
     )
     prior: Literal["gaussian", "laplacian", "empirical"] = Field(
-        "gaussian", description="family behind the scale a device sends; empirical sends mean|g - mean| itself"
+        "gaussian",
+        description="family behind the scale a device sends; empirical sends mean|g - mean| itself",
     )
     form: Literal["corrected", "published"] = Field(
         "corrected", description="published keeps the paper's printed formulas, slips included"
     )
-    scales: Literal["device", "layer"] = Field("device", description="one mean and scale a device, or a layer")
+    scales: Literal["device", "layer"] = Field(
+        "device", description="one mean and scale a device, or a layer"
+    )
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
     )
@@ -128,7 +134,9 @@ class MethodSettings(_Section):
     correlation: Literal["learned", "genie"] = Field(
         "learned", description="bfl's correlation between devices: learned from what is received, or told"
     )
-    debias: bool = Field(False, description="divide by the known shrinkage, so that steps carry over between SNRs")
+    debias: bool = Field(
+        False, description="divide by the known shrinkage, so that steps carry over between SNRs"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -157,9 +165,13 @@ class ServerSettings(_Section):
     """What the server does with the estimate."""
 
     step: float = Field(1e-2, gt=0, description="learning rate; for regression in units of 1/L")
-    momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule")
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
+    )
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
-    schedule: Literal["constant", "sqrt"] = Field("constant", description="sqrt divides the step by sqrt(t + 1)")
+    schedule: Literal["constant", "sqrt"] = Field(
+        "constant", description="sqrt divides the step by sqrt(t + 1)"
+    )
     downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit a weight down")
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, gt=0, description='largest norm of an estimate; "none" leaves it alone'
@@ -169,7 +181,9 @@ class ServerSettings(_Section):
 class EvalSettings(_Section):
     """When to look at the test set."""
 
-    every: int = Field(10, ge=1, description="rounds between two evaluations; the last round is always evaluated")
+    every: int = Field(
+        10, ge=1, description="rounds between two evaluations; the last round is always evaluated"
+    )
 
 
 class RunSettings(_Section):
@@ -180,7 +194,9 @@ class RunSettings(_Section):
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random in the run")
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
     out: str = Field("runs", min_length=1, description="folder under which run folders are made")
-    threads: int | None = Field(None, ge=1, description="worker threads, all cores by default; never changes a result")
+    threads: int | None = Field(
+        None, ge=1, description="worker threads, all cores by default; never changes a result"
+    )
     checkpoint_every: int = Field(25, ge=1, description="rounds between two checkpoints")
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()

@@ -37,8 +37,8 @@ def blmmse(
         mean: Mean of each device's gradient, `[K]` or `[K, M]`.
         scale: `E|g - mean|` of each device, `[K]` or `[K, M]`.
         weights: `alpha_k`, `[K]`; ones if None.
-        form: `"corrected"`, or `"published"`: the paper prints `(2/pi) * h**2 + sigma2` in the denominator, against
-            its own proof, where the bits have autocorrelation I.
+        form: `"corrected"`, or `"published"`: the paper prints `(2/pi) * h**2 + sigma2` in the denominator,
+            against its own proof, where the bits have autocorrelation I.
 
     Returns:
         The estimate of `sum_k alpha_k * g_k`, `[M]`.
@@ -88,7 +88,7 @@ def blmmse_covariance(
         >>> one = torch.ones(1)
         >>> covariance = torch.tensor([[[1.0, 0.9], [0.9, 1.0]]])
         >>> blmmse_covariance(torch.tensor([[0.8, 0.0]]), one, one, 0 * one, covariance)
-        tensor([0.2702, 0.1850])
+        tensor([0.2483, 0.1987])
 
     Reference:
         Section IV-B.1, the general BLMMSE estimator.

@@ -123,9 +123,9 @@ def ideal(g: Tensor, weights: Tensor | None = None) -> Tensor:
 class SBFLNetwork(nn.Module):
     """`sbfl` as the two-layer network of the paper's Fig. 1.
 
-    The first layer scales each device's signal by `h_k / sigma2_k` and applies tanh; the second is linear, with
-    weights `alpha_k * scale_k` and bias `sum_k alpha_k * mean_k`. The parameters are ordinary `nn.Parameter`s, so
-    the network can be fine-tuned from its Bayesian initial values.
+    The first layer scales each device's signal by `h_k / sigma2_k` and applies tanh; the second is linear,
+    with weights `alpha_k * scale_k` and bias `sum_k alpha_k * mean_k`. The parameters are ordinary
+    `nn.Parameter`s, so the network can be fine-tuned from its Bayesian initial values.
 
     Args:
         h: Channel gains, `[K]`.

@@ -86,8 +86,8 @@ def sign_downlink_update(
 
     `d = sign(estimate)`, then on every device `m <- momentum * m + d`, `w <- w - step * m`.
 
-    The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the first:
-    the weights at which gradients are taken are the same.
+    The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the
+    first: the weights at which gradients are taken are the same.
 
     Arguments as in `momentum_update`; the downlink carries one bit a weight.
 

@@ -1,0 +1,73 @@
+"""The radio of a run: where the devices stand, how well they are heard, and each round's fading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from signfade.keys import generator
+from signfade.settings import CellSettings
+from signfade.uplink import Cell, Link, LinkBudget, draw_fading, noise_variance
+
+__all__ = ["CellPlan", "make_cell"]
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """The devices' places and mean SNRs, drawn once a run; `link` draws the fading of a round.
+
+    Attributes:
+        settings: The section of the configuration.
+        seed: Seed of the run.
+        devices: Number of devices K.
+        mean_snr_db: Mean SNR in dB, `[K]`; None for perfect links.
+        positions_km: Places relative to the base station, `[K, 2]`; None where SNRs are given directly.
+    """
+
+    settings: CellSettings
+    seed: int
+    devices: int
+    mean_snr_db: NDArray[np.float64] | None
+    positions_km: NDArray[np.float64] | None
+
+    def link(self, devices: NDArray[np.int64], round: int) -> Link:
+        """Return the given devices' gains and noise in a round; perfect links are h = 1, sigma2 = 0."""
+        if self.mean_snr_db is None:
+            return Link(torch.ones(len(devices)).double(), torch.zeros(len(devices)).double())
+        draw = generator(self.seed, "fading", round)
+        h = draw_fading(self.settings.fading, self.devices, draw, self.settings.rician_k)
+        sigma2 = noise_variance(torch.from_numpy(self.mean_snr_db[devices]))
+        return Link(h[torch.from_numpy(devices)], sigma2)
+
+
+def make_cell(settings: CellSettings, devices: int, seed: int) -> CellPlan:
+    """Place the devices and work out their mean SNRs.
+
+    Args:
+        settings: Section `cell` of the configuration.
+        devices: Number of devices K.
+        seed: Seed of the run; places and shadowing belong to streams of their own.
+    """
+    if settings.perfect:
+        return CellPlan(settings, seed, devices, None, None)
+    if settings.snr_db is not None:
+        snr = np.broadcast_to(np.asarray(settings.snr_db, dtype=np.float64), (devices,))
+        return CellPlan(settings, seed, devices, snr.copy(), None)
+    budget = LinkBudget(
+        power_dbm=settings.power_dbm,
+        gains_db=settings.gains_db,
+        bandwidth_hz=settings.bandwidth_hz,
+        noise_figure_db=settings.noise_figure_db,
+        carrier_mhz=settings.carrier_mhz,
+        base_m=settings.base_m,
+        user_m=settings.user_m,
+        city=settings.city,
+        shadowing_db=settings.shadowing_db,
+    )
+    cell = Cell(radius_km=settings.radius_km, budget=budget)
+    positions = cell.place_users(devices, generator(seed, "positions"))
+    snr_db = cell.mean_snr_db(positions, generator(seed, "shadowing"), warn=False)
+    return CellPlan(settings, seed, devices, snr_db.numpy(), positions.numpy())

@@ -1,0 +1,95 @@
+"""What the base station has at the end of a round's uplink, for any aggregation rule to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from signfade.device import spread, unpack_signs
+from signfade.uplink import Link, transmit
+
+__all__ = ["Received"]
+
+_BLOCK_DEVICES = 32
+
+
+@dataclass(frozen=True)
+class Received:
+    """Signals of K devices and what the server knows of their links and priors.
+
+    The signals `y` are made when they are first asked for, from the sent bits and the keys of the noise: a
+    rule that only adds devices up can go through `blocks` and never holds more than a few of them.
+
+    Attributes:
+        packed: The sent signs, eight to a byte, `[K, ceil(M/8)]`. A simulation has them; a real server does
+            not.
+        size: Number of coordinates M.
+        link: Gains `h` and noise variances `sigma2`, `[K]` each.
+        layer_mean: Decoded means, `[K, S]`.
+        layer_scale: Decoded scales, `[K, S]`.
+        segments: Lengths of the S layers.
+        weights: `alpha_k`, `[K]`.
+        keys: Keys of the noise streams, `[K]`.
+    """
+
+    packed: Tensor
+    size: int
+    link: Link
+    layer_mean: Tensor
+    layer_scale: Tensor
+    segments: tuple[int, ...]
+    weights: Tensor
+    keys: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @cached_property
+    def y(self) -> Tensor:
+        """Received signals, `[K, M]`."""
+        return transmit(unpack_signs(self.packed, self.size), self.h, self.sigma2, self.keys)
+
+    @property
+    def h(self) -> Tensor:
+        """Channel gains, `[K]`."""
+        return self.link.h
+
+    @property
+    def sigma2(self) -> Tensor:
+        """Variances of the real noise, `[K]`."""
+        return self.link.sigma2
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, `[K]`, or `[K, M]` where they differ by layer."""
+        return self._spread(self.layer_mean)
+
+    @property
+    def scale(self) -> Tensor:
+        """`E|g - mean|`, `[K]`, or `[K, M]` where it differs by layer."""
+        return self._spread(self.layer_scale)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        return values[:, 0] if len(self.segments) == 1 else spread(values, self.segments)
+
+    def __getitem__(self, rows: slice) -> Received:
+        """Return the part of some devices."""
+        return replace(
+            self,
+            packed=self.packed[rows],
+            link=Link(self.h[rows], self.sigma2[rows]),
+            layer_mean=self.layer_mean[rows],
+            layer_scale=self.layer_scale[rows],
+            weights=self.weights[rows],
+            keys=self.keys[rows],
+        )
+
+    def blocks(self) -> Iterator[Received]:
+        """Go through the devices in fixed groups, in order: sums never depend on who simulates them."""
+        for start in range(0, len(self), _BLOCK_DEVICES):
+            yield self[start : start + _BLOCK_DEVICES]

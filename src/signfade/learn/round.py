@@ -1,0 +1,129 @@
+"""One round: the walk from the devices through the air to the server's estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from signfade.device import unrotate
+from signfade.keys import generator, stream_key, stream_keys
+from signfade.learn.cell import CellPlan
+from signfade.learn.encode import Encoder, Sent, join
+from signfade.learn.received import Received
+from signfade.learn.task import Devices, Task
+from signfade.uplink import Link
+
+__all__ = ["Diverged", "Uplink", "choose_devices", "collect", "rotate_back"]
+
+# Gradients held at once: 2^24 float32 numbers, 64 MB, however many devices there are.
+_CHUNK_NUMBERS = 1 << 24
+
+
+class Diverged(RuntimeError):
+    """A gradient is not finite."""
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """Everything that happened before the server reads its signals.
+
+    Attributes:
+        devices: Who was heard, `[K]`.
+        received: What the server has; None for `ideal`, where nothing is sent over the air.
+        sent: What the devices sent; None for `ideal`.
+        truth: The true weighted sum, `[M]`: what the server would like to know.
+        gram: Inner products `<g_k, g_j>` of the gradients, `[K, K]`; None where they were not all held at
+            once.
+        loss: The devices' mean training loss, weighted by their shares.
+    """
+
+    devices: Devices
+    received: Received | None
+    sent: Sent | None
+    truth: Tensor
+    gram: Tensor | None
+    loss: float
+
+
+def choose_devices(count: int, participation: float, seed: int, round: int) -> Devices:
+    """Draw who takes part in a round, at least one, in ascending order.
+
+    Example:
+        >>> len(choose_devices(1000, participation=0.01, seed=0, round=3))
+        10
+    """
+    if participation >= 1:
+        return np.arange(count)
+    asked = max(1, int(np.floor(count * participation + 0.5)))
+    return np.sort(generator(seed, "participation", round).choice(count, size=asked, replace=False))
+
+
+def collect(
+    task: Task,
+    encoder: Encoder,
+    cell: CellPlan,
+    weights: Tensor,
+    *,
+    devices: Devices,
+    round: int,
+    seed: int,
+    gram: bool = False,
+) -> Uplink:
+    """Let the devices compute, encode and send.
+
+    Devices go in chunks of a size that depends only on the model, and sums are taken chunk by chunk in order,
+    so that memory stays flat and results do not depend on the number of workers.
+
+    Args:
+        task: Model and data.
+        encoder: The device's half of the method.
+        cell: The radio.
+        weights: The broadcast model, `[M]`.
+        devices: Who takes part, ascending, `[K]`.
+        round: Round, counted from 0.
+        seed: Seed of the run.
+        gram: Whether to work out the gradients' inner products, if they are all held at once.
+    """
+    method = encoder.method
+    ideal = method.aggregator == "ideal"
+    shares = task.shares[devices] / task.shares[devices].sum()
+    alpha = torch.from_numpy(shares).float() if method.weights == "share" else torch.ones(len(devices))
+    rotation_key = stream_key(seed, "rotation", round)
+    truth = torch.zeros(task.size)
+    losses, parts = [], []
+    inner = None
+    chunk = max(1, _CHUNK_NUMBERS // task.size)
+    for start in range(0, len(devices), chunk):
+        rows = slice(start, start + chunk)
+        local = task.local_gradients(weights, devices[rows], round)
+        losses.append(local.losses.double())
+        truth += torch.mv(local.gradients.T, alpha[rows])
+        if not bool(truth.isfinite().all()):
+            raise Diverged("a gradient is not finite")
+        if not ideal:
+            parts.append(encoder.encode(encoder.rotate(local.gradients, rotation_key)))
+        if gram and len(devices) <= chunk:
+            inner = (local.gradients @ local.gradients.T).double()
+    task.end_round()
+    loss = float(torch.cat(losses) @ torch.from_numpy(shares))
+    if ideal:
+        return Uplink(devices, None, None, truth, inner, loss)
+    sent = join(parts)
+    link = cell.link(devices, round)
+    received = _receive(sent, encoder, link, alpha, stream_keys(seed, "noise", round, devices))
+    return Uplink(devices, received, sent, truth, inner, loss)
+
+
+def _receive(sent: Sent, encoder: Encoder, link: Link, alpha: Tensor, keys: np.ndarray) -> Received:
+    return Received(sent.packed, encoder.size, link, sent.mean, sent.scale, encoder.segments, alpha, keys)
+
+
+def rotate_back(estimate: Tensor, encoder: Encoder, seed: int, round: int) -> Tensor:
+    """Undo the round's rotation of an estimate, `[size]` to `[M]`; nothing where there was none."""
+    if encoder.method.rotation == "none":
+        return estimate
+    key = stream_key(seed, "rotation", round)
+    return unrotate(estimate.unsqueeze(0), key, sum(encoder.layers)).squeeze(0)

@@ -1,0 +1,190 @@
+"""A run: the same round again and again, with everything needed to stop it anywhere and go on."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from signfade.learn.cell import CellPlan, make_cell
+from signfade.learn.classify import one_thread
+from signfade.learn.encode import Encoder
+from signfade.learn.predict import known_gain, predicted_error
+from signfade.learn.round import Diverged, Uplink, choose_devices, collect, rotate_back
+from signfade.learn.rules import find_rule
+from signfade.learn.step import make_step
+from signfade.learn.task import Task
+from signfade.learn.tasks import make_task
+from signfade.learn.watch import LossWatch
+from signfade.settings import RunSettings
+
+__all__ = ["Experiment", "RunFailed"]
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on; the message says why in one sentence."""
+
+
+class Experiment:
+    """One model trained over one simulated cell by one method.
+
+    Args:
+        settings: All of the run.
+        task: What to learn; made from the settings if None.
+
+    Attributes:
+        round: Number of rounds done.
+        warnings: What a person should know, in sentences.
+
+    Example:
+        >>> settings = RunSettings.model_validate({"rounds": 2, "data": {"name": "gaussian", "size": 1000}})
+        >>> experiment = Experiment(settings)
+        >>> record = experiment.advance()
+        >>> record["round"], record["devices"], record["uplink_bits"]
+        (1, 20, 21280)
+    """
+
+    def __init__(self, settings: RunSettings, task: Task | None = None) -> None:
+        self.settings = settings
+        self.round = 0
+        self.warnings: list[str] = []
+        self._workers = settings.threads or os.cpu_count() or 1
+        self._rule = None if settings.method.aggregator == "ideal" else find_rule(settings.method)
+        self.task = make_task(settings, self._workers) if task is None else task
+        self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
+        self._encoder = Encoder(settings.method, self.task.segments)
+        self._step = make_step(settings.server, self.task.initial_weights(), self.task.step_unit)
+        self._uplink_bits = 0
+        self._downlink_bits = 0
+        self._watch = LossWatch()
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights M."""
+        return self.task.size
+
+    @property
+    def devices(self) -> int:
+        """Number of devices K."""
+        return self.task.devices
+
+    @property
+    def weights(self) -> Tensor:
+        """The current model, `[M]`."""
+        return self._step.weights
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are played."""
+        return self.round >= self.settings.rounds
+
+    def advance(self) -> dict[str, Any]:
+        """Play one round and return its record for metrics.jsonl.
+
+        Raises:
+            RunFailed: The model has diverged, or a user's rule returned nonsense.
+        """
+        started = time.perf_counter()
+        with one_thread():
+            try:
+                record = self._advance()
+            except Diverged as error:
+                raise RunFailed(
+                    f"round {self.round + 1}: {error}; the model has diverged, "
+                    "try a smaller server.step, less server.momentum, or server.clip"
+                ) from error
+            except ValueError as error:
+                raise RunFailed(f"round {self.round + 1}: {error}") from error
+        record["seconds"] = round(time.perf_counter() - started, 6)
+        return record
+
+    def _advance(self) -> dict[str, Any]:
+        settings, t = self.settings, self.round
+        devices = choose_devices(self.task.devices, settings.data.participation, settings.seed, t)
+        uplink = collect(
+            self.task,
+            self._encoder,
+            self.cell,
+            self._step.weights,
+            devices=devices,
+            round=t,
+            seed=settings.seed,
+        )
+        estimate = self._estimate(uplink, t)
+        self._downlink_bits += self._step.apply(estimate, t)
+        self._uplink_bits += len(devices) * (self._encoder.device_bits + self.task.extra_bits)
+        self.round += 1
+        looked = self.done or self.round % settings.eval.every == 0
+        test = self.task.evaluate(self._step.weights) if looked else None
+        if (warning := self._watch.look(uplink.loss, self.round)) is not None:
+            self.warnings.append(warning)
+        return {
+            "round": self.round,
+            "train_loss": uplink.loss,
+            "test_loss": test.loss if test else None,
+            "test_accuracy": test.accuracy if test else None,
+            **self._errors(uplink, estimate),
+            "uplink_bits": self._uplink_bits,
+            "downlink_bits": self._downlink_bits,
+            "snr_db": self._snr_db(uplink),
+            "devices": len(devices),
+        }
+
+    def _estimate(self, uplink: Uplink, t: int) -> Tensor:
+        if uplink.received is None or self._rule is None:
+            return uplink.truth
+        estimate = self._rule(uplink.received)
+        if self.settings.method.debias:
+            estimate = estimate / known_gain(self.settings.method, uplink.received)
+        return rotate_back(estimate, self._encoder, self.settings.seed, t)
+
+    def _errors(self, uplink: Uplink, estimate: Tensor) -> dict[str, float | None]:
+        """Compare the estimate with the true sum, and with what theory expected."""
+        truth, guess = uplink.truth.double(), estimate.double()
+        lengths = float(truth.norm() * guess.norm())
+        cosine = float(truth @ guess) / lengths if lengths > 0 else None
+        if uplink.received is None or uplink.sent is None:
+            return {"nmse": 0.0, "nmse_theory": 0.0, "cosine": 1.0}
+        expected = predicted_error(self.settings.method, uplink.received, uplink.sent, uplink.truth)
+        if self.settings.method.aggregator == "signsgd":
+            nmse = None if cosine is None else 1 - cosine**2
+        else:
+            energy = float(truth.square().sum())
+            nmse = float((guess - truth).square().sum()) / energy if energy > 0 else None
+        return {"nmse": nmse, "nmse_theory": expected, "cosine": cosine}
+
+    def _snr_db(self, uplink: Uplink) -> list[float] | None:
+        """Smallest, median and largest SNR of the round in dB; None for perfect links."""
+        if uplink.received is None or self.cell.mean_snr_db is None:
+            return None
+        snr = uplink.received.link.snr.double().numpy()
+        with np.errstate(divide="ignore"):
+            snr_db = 10 * np.log10(snr)
+        return [round(float(value), 4) for value in np.quantile(snr_db, [0, 0.5, 1], method="nearest")]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything that a continued run needs, by name."""
+        bits = torch.tensor([self._uplink_bits, self._downlink_bits], dtype=torch.int64)
+        parts = {"step": self._step.state(), "task": self.task.state(), "watch": self._watch.state()}
+        named = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        return {**named, "bits": bits}
+
+    def restore(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Go on from what `state` returned after `round` rounds."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {
+                name.removeprefix(f"{prefix}."): value
+                for name, value in tensors.items()
+                if name.startswith(f"{prefix}.")
+            }
+
+        self._step.restore(part("step"))
+        self.task.restore(part("task"))
+        self._watch.restore(part("watch"))
+        self._uplink_bits, self._downlink_bits = (int(value) for value in tensors["bits"])
+        self.round = round

@@ -1,0 +1,30 @@
+"""From settings to a task."""
+
+from __future__ import annotations
+
+from signfade.data import load, make_regression, split
+from signfade.learn.classify import ClassificationTask
+from signfade.learn.models import build_model
+from signfade.learn.synthetic import GaussianTask, RegressionTask
+from signfade.learn.task import Task
+from signfade.settings import RunSettings
+
+__all__ = ["make_task"]
+
+
+def make_task(settings: RunSettings, workers: int = 1) -> Task:
+    """Load the data, split it over the devices and build the model.
+
+    Raises:
+        ValueError: Data is missing or damaged, the split is impossible, or the model does not fit the data.
+    """
+    data, seed = settings.data, settings.seed
+    if data.name == "gaussian":
+        return GaussianTask(data.devices, data.size, seed)
+    if data.name == "regression":
+        drawn = make_regression(data.devices, data.samples, data.size, data.heterogeneous, seed)
+        return RegressionTask(drawn, data.batch, seed, mean=settings.method.weights == "share")
+    dataset = load(data.name, data.folder)
+    who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
+    model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
+    return ClassificationTask(dataset, who, model, data.batch, seed, workers)
