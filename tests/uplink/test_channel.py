@@ -188,6 +188,8 @@ def test_noiseless_and_dead_links(dtype: torch.dtype) -> None:
     assert torch.equal(half[:4], limit * signs[:4])
     assert torch.equal(half[4:], torch.zeros(2, 20, dtype=dtype))
     assert torch.equal(half_llr(y, h, sigma2, limit=50.0)[:4], 50 * signs[:4])
+    # A gain believed to be zero gives no say to whatever arrives.
+    assert torch.equal(half_llr(1 + 0 * y, 0 * h, sigma2), 0 * y)
 
 
 @both_dtypes

@@ -202,11 +202,11 @@ def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tenso
     if not 0 < limit <= 1e30:
         raise ValueError(f"limit must be above 0 and at most 1e30; got {limit!r}")
     largest = torch.finfo(y.dtype).max
-    gain = h.double() / sigma2.double()  # 0/0 is NaN, a dead link: it must say nothing
-    slope = gain.nan_to_num(nan=0.0, posinf=largest, neginf=-largest).clamp(-largest, largest).to(y)
+    slope = (h.double() / sigma2.double()).nan_to_num().clamp(-largest, largest).to(y)
     half = (y * slope[:, None]).clamp_(-limit, limit)
-    noiseless = (sigma2 == 0) & (h != 0)
+    noiseless = sigma2 == 0
     if bool(noiseless.any()):  # a finite slope falls short of the limit where y is tiny too
+        # sign(0) is 0 here on purpose: a dead link is certain of nothing
         certain = y.sign() * h.sign().to(y)[:, None] * limit
         half = torch.where(noiseless[:, None], certain, half)
     return half
