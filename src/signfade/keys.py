@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ def stream_key(seed: int, purpose: str, round: int = 0, device: int = 0) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little")
 
 
-def stream_keys(seed: int, purpose: str, round: int, devices: NDArray[np.int64]) -> NDArray[np.uint64]:
+def stream_keys(seed: int, purpose: str, round: int, devices: Iterable[int]) -> NDArray[np.uint64]:
     """Return the keys of many devices' streams, `[K]`."""
     return np.array([stream_key(seed, purpose, round, int(k)) for k in devices], dtype=np.uint64)
 
