@@ -112,8 +112,8 @@ class LloydMaxQuantizer(Codebook):
             bits: Bits of a code, 1 to 16.
 
         Returns:
-            A quantiser over `[min(sample), max(sample)]`. A sample of at most `2**bits` distinct numbers gets
-            one level each, and no error.
+            A quantiser over `[min(sample), max(sample)]`: a fixed point, which for a finite sample need not
+            be the very best. At most `2**bits` distinct numbers get one level each, and no error.
 
         Raises:
             ValueError: The sample is empty or not finite, or bits is out of range.
