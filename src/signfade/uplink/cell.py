@@ -35,7 +35,7 @@ class LinkBudget:
         >>> round(float(budget.snr_db(torch.tensor(1.0))), 1)
         3.7
 
-    Reference: Sec. V, "Network model". The paper gives the two heights; the rest are this package's choice.
+    Reference: Sec. VI-A, "Network model". The paper gives the two heights; the rest are this package's choice.
     """
 
     power_dbm: float = 23.0
@@ -96,7 +96,7 @@ def place_users(count: int, generator: np.random.Generator, radius_km: float = 1
         >>> place_users(3, generator(1, "positions")).norm(dim=1) <= 1
         tensor([True, True, True])
 
-    Reference: Sec. V, "Network model".
+    Reference: Sec. VI-A, "Network model".
     """
     if count < 0:
         raise ValueError(f"count must be non-negative; got {count!r}")
@@ -131,7 +131,7 @@ def mean_snr_db(
         >>> [round(x, 1) for x in snr.tolist()]
         [3.7, -6.2]
 
-    Reference: Sec. V, "Network model"; docs/model.md.
+    Reference: Sec. VI-A, "Network model"; docs/model.md.
     """
     budget = budget or LinkBudget()
     if positions.ndim != 2 or positions.shape[1] != 2:
@@ -177,7 +177,7 @@ class Cell:
         >>> [round(cell.snr_quantile_db(level), 1) for level in (0.05, 0.5, 0.95)]
         [4.1, 8.7, 25.1]
 
-    Reference: Sec. V, "Network model".
+    Reference: Sec. VI-A, "Network model".
     """
 
     radius_km: float = 1.0

@@ -104,7 +104,7 @@ def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k:
         >>> draw_fading("none", 2, generator(1, "fading"))
         tensor([1., 1.], dtype=torch.float64)
 
-    Reference: Sec. V, "Network model" (`gaussian`).
+    Reference: Sec. VI-A, "Network model" (`gaussian`).
     """
     check_choice("kind", kind, FADING)
     if count < 0:
@@ -195,7 +195,7 @@ def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tenso
         tensor([[ 5.0000e-01, -1.5000e+00],
                 [ 1.0000e+30, -1.0000e+30]])
 
-    Reference: Sec. IV, Theorem 1's conditional mean; docs/errata.md for the factor two.
+    Reference: Sec. IV-A, Proposition 1; docs/errata.md for the factor two.
     """
     _check_symbols("y", y, h, sigma2)
     check_finite("y", y)

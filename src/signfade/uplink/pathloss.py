@@ -96,7 +96,7 @@ def cost231_hata(
         >>> cost231_hata(torch.tensor([1.0, 10.0])) - cost231_hata(torch.tensor([1.0, 10.0]), city="large")
         tensor([3., 3.])
 
-    Reference: Sec. V, "Network model"; docs/model.md.
+    Reference: Sec. VI-A, "Network model"; docs/model.md.
     """
     distance = torch.as_tensor(distance_km)
     check_positive("distance_km", distance, zero=True)
