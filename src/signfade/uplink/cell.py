@@ -35,7 +35,7 @@ class LinkBudget:
         >>> round(float(budget.snr_db(torch.tensor(1.0))), 1)
         3.7
 
-    Reference: Sec. VI-A, "Network model". The paper gives the two heights; the rest are this package's choice.
+    Reference: Sec. VI-A, "Network model". The paper gives the two heights; the rest is our choice.
     """
 
     power_dbm: float = 23.0
