@@ -129,11 +129,11 @@ def fading_nodes(fading: Fading, rician_k: float = 4.0) -> tuple[Array, Array]:
         power = _log_grid(-80.0, 5.0, _LOG_SPACING)  # exp(-40) is left out below, exp(-70) above
         return power, _LOG_SPACING * np.sqrt(power / (2 * np.pi)) * np.exp(-power / 2)
     if fading == "rayleigh":
-        power = _log_grid(-40.0, 4.5, _LOG_SPACING)
+        power = _log_grid(-52.0, 4.5, _LOG_SPACING)  # at 60 dB only h**2 below 1e-6 matters
         return power, _LOG_SPACING * power * np.exp(-power)
     # The amplitude sqrt((1 + k)*h**2) stays within 6.5 of sqrt(k), but for a part of about exp(-42).
     middle = np.sqrt(factor)
-    lowest = max(middle - 6.5, np.exp(-20.0))
+    lowest = max(middle - 6.5, np.exp(-26.0))
     spacing = _LOG_SPACING / np.sqrt(1 + factor)  # a strong line of sight makes the peak this narrow
     scattered = _log_grid(2 * np.log(lowest), 2 * np.log(middle + 6.5), spacing)
     distance = np.sqrt(scattered) - middle

@@ -1,0 +1,149 @@
+"""The majority vote against enumeration of all bits, exact integers and Monte Carlo."""
+
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from signfade.theory import bit_error, nmse, tie_probability, vote_correlation, vote_nmse, vote_probability
+
+
+def enumerate_votes(error: np.ndarray, up: np.ndarray) -> tuple[float, np.ndarray]:
+    """P(v = +1) and E[v*s_k] by going through all sent and all received bits."""
+    devices = len(error)
+    chance, correlation = 0.0, np.zeros(devices)
+    for sent in itertools.product((1, -1), repeat=devices):
+        s = np.array(sent)
+        p_sent = np.where(s > 0, up, 1 - up).prod()
+        for received in itertools.product((1, -1), repeat=devices):
+            r = np.array(received)
+            p = p_sent * np.where(r == s, 1 - error, error).prod()
+            vote = 1 if r.sum() >= 0 else -1
+            chance += p * (vote > 0)
+            correlation += p * vote * s
+    return chance, correlation
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 5, 6])
+def test_enumeration(devices: int) -> None:
+    rng = np.random.default_rng(devices)
+    snr = rng.exponential(size=devices)
+    error = bit_error(snr)
+    for up in (np.full(devices, 0.5), rng.uniform(size=devices), rng.integers(0, 2, devices).astype(float)):
+        chance, correlation = enumerate_votes(error, up)
+        np.testing.assert_allclose(vote_correlation(snr, up), correlation, atol=1e-14)
+        received = up * (1 - error) + (1 - up) * error
+        assert vote_probability(received) == pytest.approx(chance, abs=1e-14)
+    np.testing.assert_allclose(
+        vote_correlation(snr), vote_correlation(snr, np.full(devices, 0.5)), atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("devices", [7, 8])
+def test_enumeration_of_noiseless_votes(devices: int) -> None:
+    # Without errors only the sent bits need enumeration: 2**8 of them.
+    up = np.random.default_rng(devices).uniform(size=devices)
+    correlation, chance = np.zeros(devices), 0.0
+    for sent in itertools.product((1, -1), repeat=devices):
+        s = np.array(sent)
+        vote, p = (1 if s.sum() >= 0 else -1), np.where(s > 0, up, 1 - up).prod()
+        correlation += p * vote * s
+        chance += p * (vote > 0)
+    np.testing.assert_allclose(vote_correlation(np.full(devices, np.inf), up), correlation, atol=1e-14)
+    assert vote_probability(up) == pytest.approx(chance, abs=1e-14)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 10, 101, 1000, 2001])
+def test_tie_probability_is_the_central_binomial(devices: int) -> None:
+    half = devices // 2
+    exact = Fraction(math.comb(2 * half, half), 4**half)
+    assert tie_probability(devices) == pytest.approx(float(exact), rel=1e-13)
+
+
+def test_one_bit_in_many() -> None:
+    assert tie_probability(10**6) == pytest.approx(math.sqrt(2 / (math.pi * 10**6)), rel=1e-6)
+
+
+def test_hundreds_of_uneven_devices() -> None:
+    rng = np.random.default_rng(4)
+    devices = 301
+    up, snr = rng.beta(0.4, 0.4, devices), rng.exponential(size=devices)
+    up[:3] = 0.0, 1.0, 0.5
+    found = vote_correlation(snr, up)
+    error = bit_error(snr)
+    received = up * (1 - error) + (1 - up) * error
+    for k in (0, 1, 2, 50, 300):  # leave one out for real, and add its two values back
+        others = np.delete(received, k)
+        high, low = (2 * vote_probability(np.append(others, bit)) - 1 for bit in (1.0, 0.0))
+        given = [(1 - error[k]) * high + error[k] * low, error[k] * high + (1 - error[k]) * low]
+        assert found[k] == pytest.approx(up[k] * given[0] - (1 - up[k]) * given[1], abs=1e-12)
+
+
+def test_the_poisson_binomial_of_equal_chances_is_the_binomial() -> None:
+    chance, devices = 0.3, 41
+    tail = sum(math.comb(devices, n) * chance**n * (1 - chance) ** (devices - n) for n in range(21, 42))
+    assert vote_probability(np.full(devices, chance)) == pytest.approx(tail, rel=1e-13)
+
+
+@pytest.mark.parametrize("devices", [4, 9])
+@pytest.mark.parametrize("family", ["gaussian", "laplacian"])
+def test_monte_carlo_of_the_best_scaled_error(devices: int, family: str) -> None:
+    rng = np.random.default_rng(11)
+    size = 200_000
+    std, snr = rng.uniform(0.2, 2, (devices, 1)), rng.exponential(2.0, (devices, 1))
+    weights = rng.uniform(size=(devices, 1))
+    draw = rng.normal if family == "gaussian" else lambda size: rng.laplace(0, np.sqrt(0.5), size)
+    g = std * draw(size=(devices, size))
+    received = np.sqrt(snr) * np.where(g >= 0, 1, -1) + rng.normal(size=g.shape)
+    vote = np.where(np.where(received >= 0, 1, -1).sum(axis=0) >= 0, 1, -1)
+    target = (weights * g).sum(axis=0)
+    product = vote * target
+    energy = (weights**2 * std**2).sum()
+    predicted = vote_nmse(snr[:, 0], std[:, 0], weights[:, 0], family=family)
+    # d(1 - m**2/energy) = 2*m/energy dm
+    tolerance = 4.5 * 2 * abs(product.mean()) / energy * product.std() / np.sqrt(size)
+    assert abs(1 - product.mean() ** 2 / energy - predicted) < tolerance
+    # and it is the minimum over scales of the error itself
+    beta = product.mean()
+    for stretch in (0.8, 1.2):
+        assert ((target - stretch * beta * vote) ** 2).mean() > ((target - beta * vote) ** 2).mean()
+
+
+def test_many_alike_and_noiseless_devices() -> None:
+    # K devices: (K*kappa*c)**2/(K*nu**2) with c**2 -> 2/(pi*K) and kappa**2 = (2/pi)*nu**2
+    assert vote_nmse(np.full(10**5 + 1, np.inf)) == pytest.approx(1 - (2 / np.pi) ** 2, rel=1e-5)
+
+
+def test_a_lone_device_votes_its_sign() -> None:
+    assert vote_nmse([np.inf], 3.0) == pytest.approx(1 - 2 / np.pi)
+    assert vote_nmse([0.0]) == 1.0
+    assert vote_nmse([2.0], mean_abs=1.0) == pytest.approx(1 - (1 - 2 * bit_error(2.0)) ** 2)
+
+
+def test_a_vote_never_beats_the_posterior_mean() -> None:
+    rng = np.random.default_rng(3)
+    for devices in (1, 2, 7, 30):
+        snr, std = rng.exponential(3, devices), rng.uniform(0.1, 3, devices)
+        assert nmse("majority_vote", snr, std) == vote_nmse(snr, std)
+        assert nmse("sbfl", snr, std) < vote_nmse(snr, std)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: tie_probability(0), "devices must be at least 1"),
+        (lambda: vote_probability([0.5, 1.5]), "up must be probabilities"),
+        (lambda: vote_probability([]), "up must be probabilities"),
+        (lambda: vote_probability([[0.5]]), "up must be probabilities"),
+        (lambda: vote_correlation([]), r"snr must have shape \[K\]"),
+        (lambda: vote_correlation(1.0), r"snr must have shape \[K\]"),
+        (lambda: vote_correlation([1.0], [0.5, 0.5]), r"up must have shape \[1\]"),
+        (lambda: vote_nmse([1.0], 0.0), "no energy"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
