@@ -123,9 +123,10 @@ class ClassificationTask:
 
     def _gradient(self, replica: _Replica, device: int, round: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         rows = self._draw(device, round)
-        if self._draws:
-            torch.manual_seed(stream_key(self._seed, "dropout", round, device) >> 1)
-        scores = replica.model(self._dataset.train_x[rows])
+        with torch.random.fork_rng(devices=[], enabled=self._draws):
+            if self._draws:
+                torch.manual_seed(stream_key(self._seed, "dropout", round, device) >> 1)
+            scores = replica.model(self._dataset.train_x[rows])
         loss = functional.cross_entropy(scores, self._dataset.train_y[rows])
         return loss.detach(), torch.autograd.grad(loss, replica.parameters)
 

@@ -23,8 +23,7 @@ class LossWatch:
         >>> for round, loss in enumerate([2.3] * 5 + [0.2] * 5 + [2.3] * 5, start=1):
         ...     if warning := watch.look(loss, round):
         ...         print(warning)
-        the training loss rose to 1.46 at round 13, after 0.20 earlier: a smaller server.step or server.clip
-        may help
+        the training loss rose to 1.46 in round 13 from 0.20: try a smaller server.step or server.clip
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class LossWatch:
             return None
         self._warned = True
         return (
-            f"the training loss rose to {average:.2f} at round {round}, after {self._lowest:.2f} earlier: "
+            f"the training loss rose to {average:.2f} in round {round} from {self._lowest:.2f}: "
             "try a smaller server.step or server.clip"
         )
 

@@ -1,0 +1,129 @@
+"""Gradients of many devices: right, and the same bytes wherever they are computed."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from signfade.data import Dataset, Split
+from signfade.keys import generator
+from signfade.learn.classify import ClassificationTask, one_thread
+from signfade.learn.models import build_model
+
+
+def network() -> nn.Module:
+    return build_model("small-cnn", (1, 8, 8), 4, seed=3)
+
+
+def normalised() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def flat(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+@pytest.mark.parametrize("batch", [None, 8, 10_000])
+def test_gradients_are_those_of_each_devices_own_loss(
+    dataset: Dataset, who: Split, batch: int | None
+) -> None:
+    model = network()
+    task = ClassificationTask(dataset, who, copy.deepcopy(model), batch, seed=5, workers=2)
+    devices = np.array([4, 0, 3])
+    local = task.local_gradients(task.initial_weights(), devices, round=2)
+    for row, device in enumerate(devices):
+        held = who.of(int(device))
+        if batch == 8:
+            held = held[generator(5, "batch", 2, int(device)).choice(len(held), size=8, replace=False)]
+        rows = torch.from_numpy(held)
+        loss = functional.cross_entropy(model(dataset.train_x[rows]), dataset.train_y[rows])
+        expected = flat(torch.autograd.grad(loss, list(model.parameters())))
+        assert torch.allclose(local.gradients[row], expected, rtol=1e-4, atol=1e-6)
+        assert float(local.losses[row]) == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_bytes_do_not_depend_on_workers_order_or_company(dataset: Dataset, who: Split) -> None:
+    devices = np.arange(6)
+    with one_thread():
+        tasks = [ClassificationTask(dataset, who, network(), 8, seed=5, workers=n) for n in (1, 3)]
+        weights = tasks[0].initial_weights()
+        one = tasks[0].local_gradients(weights, devices, round=1).gradients
+        many = tasks[1].local_gradients(weights, devices[::-1].copy(), round=1).gradients
+        alone = tasks[1].local_gradients(weights, devices[2:3], round=1).gradients
+    assert torch.equal(one, many.flip(0))
+    assert torch.equal(one[2:3], alone)
+
+
+def test_rounds_and_devices_draw_different_batches(dataset: Dataset, who: Split) -> None:
+    task = ClassificationTask(dataset, who, network(), 8, seed=5)
+    weights = task.initial_weights()
+    first = task.local_gradients(weights, np.array([0, 1]), round=0).gradients
+    later = task.local_gradients(weights, np.array([0, 1]), round=1).gradients
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], later[0])
+
+
+def test_evaluation_is_that_of_the_plain_model(dataset: Dataset, who: Split) -> None:
+    model = network()
+    task = ClassificationTask(dataset, who, copy.deepcopy(model), 8, seed=5, workers=2)
+    weights = 1.5 * task.initial_weights()
+    offset = 0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(weights[offset : offset + parameter.numel()].view_as(parameter))
+            offset += parameter.numel()
+        scores = model(dataset.test_x)
+    loss, accuracy = task.evaluate(weights)
+    assert loss == pytest.approx(functional.cross_entropy(scores, dataset.test_y).item(), rel=1e-5)
+    assert accuracy == (scores.argmax(dim=1) == dataset.test_y).float().mean().item()
+
+
+def test_buffers_are_averaged_over_devices(dataset: Dataset, who: Split) -> None:
+    """Running means after a round: each device's own update from the common value, averaged."""
+    model = normalised()
+    task = ClassificationTask(dataset, who, copy.deepcopy(model), None, seed=5, workers=2)
+    assert task.extra_bits == 32 * (8 + 8 + 1)
+    weights = task.initial_weights()
+    task.local_gradients(weights, np.array([0, 1]), round=0)
+    task.local_gradients(weights, np.array([2]), round=0)  # the same round, another chunk
+    task.end_round()
+    expected = []
+    for device in range(3):
+        replica = copy.deepcopy(model)
+        replica(dataset.train_x[torch.from_numpy(who.of(device))])
+        expected.append(replica[2].running_mean)  # type: ignore[union-attr]
+    state = task.state()
+    assert torch.allclose(state["buffer.0"], torch.stack(expected).mean(dim=0), rtol=1e-5, atol=1e-7)  # type: ignore[arg-type]
+    assert int(state["buffer.2"]) == 1  # batches tracked: a counter, not an average
+    fresh = ClassificationTask(dataset, who, copy.deepcopy(model), None, seed=5)
+    fresh.restore(state)
+    assert fresh.evaluate(weights) == task.evaluate(weights)
+
+
+def test_dropout_draws_from_the_devices_own_stream(dataset: Dataset, who: Split) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4))
+
+    tasks = [ClassificationTask(dataset, who, model(), 8, seed=5, workers=n) for n in (1, 3)]
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    a = tasks[0].local_gradients(tasks[0].initial_weights(), np.arange(4), round=0).gradients
+    assert torch.equal(torch.get_rng_state(), before)
+    b = tasks[1].local_gradients(tasks[1].initial_weights(), np.arange(4)[::-1].copy(), round=0).gradients
+    assert torch.equal(a, b.flip(0))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_model_without_trainable_parameters_is_refused(dataset: Dataset, who: Split, frozen: bool) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)) if frozen else nn.Flatten()
+    if frozen:
+        model[1].bias.requires_grad_(False)  # type: ignore[index,union-attr]
+    with pytest.raises(ValueError, match="frozen parameters" if frozen else "no parameters"):
+        ClassificationTask(dataset, who, model, 8, seed=0)

@@ -1,0 +1,73 @@
+"""Models by name and by import path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from signfade.learn.imports import load_function
+from signfade.learn.models import MODELS, build_model
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_the_papers_network_has_the_papers_size() -> None:
+    assert parameters(build_model("paper-cnn", (1, 28, 28), 10, seed=0)) == 62_346
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_maps_a_batch_to_scores(name: str) -> None:
+    model = build_model(name, (1, 20, 20), 7, seed=0)
+    assert model(torch.zeros(3, 1, 20, 20)).shape == (3, 7)
+
+
+@pytest.mark.parametrize(("shape", "size"), [((1, 28, 28), 62_346), ((1, 8, 8), 6_090), ((12,), 2_954)])
+def test_auto_takes_the_largest_network_that_fits(shape: tuple[int, ...], size: int) -> None:
+    assert parameters(build_model("auto", shape, 10, seed=0)) == size
+
+
+def test_initial_weights_follow_the_seed_and_leave_torchs_generator_alone() -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    a, b, c = (build_model("mlp", (1, 8, 8), 10, seed=s) for s in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    first = [next(model.parameters()) for model in (a, b, c)]
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], first[2])
+
+
+def test_a_factory_is_found_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from torch import nn\ndef net(shape, classes): return nn.Linear(shape[0], classes)\n")
+    assert parameters(build_model(f"{file}:net", (5,), 2, seed=0)) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("resnet", (1, 28, 28), "model.name must be auto, paper-cnn"),
+        ("paper-cnn", (1, 8, 8), "paper-cnn needs images of at least 16x16"),
+        ("small-cnn", (64,), "needs images"),
+        ("no.such.module:net", (64,), "cannot import 'no.such.module'"),
+        ("/nowhere/net.py:net", (64,), "cannot import '/nowhere/net.py'"),
+        ("math:nothing", (64,), "'math' has no function 'nothing'"),
+        ("math:hypot", (6, 4), "must return a torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_built_is_named(name: str, shape: tuple[int, ...], message: str) -> None:
+    classes = (3,) if name == "math:hypot" else 3
+    with pytest.raises(ValueError, match=message):
+        build_model(
+            name, shape if name != "math:hypot" else 4, classes if name != "math:hypot" else 3, seed=0
+        )  # type: ignore[arg-type]
+
+
+def test_a_broken_import_keeps_its_reason(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("import no_such_package_anywhere\n")
+    with pytest.raises(ValueError, match="no_such_package_anywhere"):
+        load_function(f"{file}:net")

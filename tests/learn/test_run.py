@@ -1,0 +1,220 @@
+"""A whole run: right against theory, the same bytes anyhow, and stopped anywhere."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from signfade.learn import Experiment, RunFailed
+from signfade.learn import round as round_module
+from signfade.learn.round import choose_devices
+
+from .conftest import settings
+
+
+def play(experiment: Experiment) -> list[dict[str, Any]]:
+    records = []
+    while not experiment.done:
+        record = experiment.advance()
+        record.pop("seconds")
+        records.append(record)
+    return records
+
+
+@pytest.mark.parametrize("aggregator", ["signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing"])
+@pytest.mark.parametrize("form", ["corrected", "published"])
+def test_measured_errors_agree_with_theory_where_gradients_are_gaussian(aggregator: str, form: str) -> None:
+    """Ratio of measured to predicted error, averaged over rounds, is one within four standard errors."""
+    rounds = 30
+    experiment = Experiment(
+        settings(
+            rounds=rounds,
+            data__name="gaussian",
+            data__size=4000,
+            method__aggregator=aggregator,
+            method__form=form,
+            cell__snr_db=5.0,
+        )
+    )
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(rounds)
+
+
+@pytest.mark.parametrize("aggregator", ["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing"])
+@pytest.mark.parametrize("prior", ["gaussian", "laplacian", "empirical"])
+@pytest.mark.parametrize(("scales", "side_bits", "weights"), [("device", None, "sum"), ("layer", 4, "share")])
+def test_every_method_runs(
+    aggregator: str, prior: str, scales: str, side_bits: int | None, weights: str
+) -> None:
+    experiment = Experiment(
+        settings(
+            rounds=2,
+            method__aggregator=aggregator,
+            method__prior=prior,
+            method__scales=scales,
+            method__side_bits=side_bits,
+            method__weights=weights,
+        )
+    )
+    last = play(experiment)[-1]
+    size = experiment.parameters
+    scalars = (2 * (side_bits or 32)) * (2 if scales == "layer" else 1)
+    expected = {"ideal": 32 * size, "signsgd": size}.get(aggregator, size + scalars)
+    assert last["uplink_bits"] == 2 * 6 * expected
+    assert last["downlink_bits"] == 2 * 32 * size
+    assert math.isfinite(last["train_loss"])
+    assert 0 <= last["test_accuracy"] <= 1
+    assert -1 <= last["cosine"] <= 1
+
+
+@pytest.mark.parametrize("rotation", ["none", "hadamard"])
+@pytest.mark.parametrize("aggregator", ["sbfl", "signsgd"])
+def test_bytes_do_not_depend_on_threads_or_chunks(
+    aggregator: str, rotation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"method__aggregator": aggregator, "method__rotation": rotation, "data__participation": 0.7}
+    one = Experiment(settings(threads=1, **options))
+    records = play(one)
+    three = Experiment(settings(threads=3, **options))
+    assert play(three) == records
+    assert torch.equal(one.weights, three.weights)
+
+
+def test_a_split_into_chunks_changes_only_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks are of a fixed size, so this cannot happen in a run; still the sums must agree."""
+    whole = play(Experiment(settings()))
+    monkeypatch.setattr(round_module, "_CHUNK_NUMBERS", 1300)
+    parts = play(Experiment(settings()))
+    for a, b in zip(whole, parts, strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-5)
+        assert a["nmse"] == pytest.approx(b["nmse"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"server__optimizer": "adam", "data__participation": 0.5},
+        {"method__aggregator": "signsgd", "server__downlink": "sign", "server__momentum": 0.9},
+    ],
+)
+def test_stopping_anywhere_changes_nothing(options: dict[str, Any]) -> None:
+    through = Experiment(settings(rounds=6, **options))
+    records = play(through)
+    first = Experiment(settings(rounds=6, **options))
+    for _ in range(2):
+        first.advance()
+    saved = {name: value.clone() for name, value in first.state().items()}
+    second = Experiment(settings(rounds=6, **options))
+    second.restore(saved, round=2)
+    assert play(second) == records[2:]
+    assert torch.equal(second.weights, through.weights)
+
+
+def test_methods_share_data_cell_and_noise() -> None:
+    """Same seed, another rule: the first round has the same losses and the same links."""
+    runs = [Experiment(settings(method__aggregator=name)) for name in ("sbfl", "blmmse")]
+    first, second = (run.advance() for run in runs)
+    assert first["train_loss"] == second["train_loss"]
+    assert first["snr_db"] == second["snr_db"]
+    other = Experiment(settings(seed=1)).advance()
+    assert other["train_loss"] != first["train_loss"]
+    assert other["snr_db"] != first["snr_db"]
+
+
+def test_perfect_links_lose_only_the_magnitudes() -> None:
+    perfect = Experiment(settings(cell__perfect=True))
+    record = perfect.advance()
+    assert record["snr_db"] is None
+    clear = Experiment(settings(cell__snr_db=120.0, cell__fading="none")).advance()
+    assert record["nmse"] == pytest.approx(clear["nmse"], rel=1e-6)
+
+
+def test_debiasing_undoes_the_shrinkage() -> None:
+    """On Gaussian gradients the debiased estimate's projection on the truth has length one on average."""
+    for aggregator in ("sbfl", "blmmse"):
+        experiment = Experiment(
+            settings(
+                rounds=20,
+                data__name="gaussian",
+                data__size=4000,
+                method__aggregator=aggregator,
+                method__debias=True,
+                cell__snr_db=5.0,
+            )
+        )
+        # |e|^2 = |ghat|^2 - 2 <ghat, g> + |g|^2 and <ghat, g> = |ghat| |g| cos: solve for <ghat, g>/|g|^2.
+        slopes = []
+        for record in play(experiment):
+            c, e = record["cosine"], record["nmse"]
+            # r = |ghat|/|g| solves r^2 - 2 r c + 1 = e; debiased r = 1/c on average
+            r = c + math.sqrt(c * c - 1 + e)
+            slopes.append(r * c)
+        error = np.std(slopes) / math.sqrt(len(slopes))
+        assert abs(np.mean(slopes) - 1) < 4 * error + 1e-3
+
+
+def test_a_users_rule_is_called_with_what_was_received(tmp_path: Path) -> None:
+    file = tmp_path / "rule.py"
+    file.write_text(
+        "from signfade import server\n"
+        "def mine(r):\n"
+        "    return server.sbfl(r.y, r.h, r.sigma2, r.mean, r.scale, r.weights)\n"
+        "def short(r):\n"
+        "    return r.y[0, :3]\n"
+        "def nonsense(r):\n"
+        "    return r.y[0] * float('nan')\n"
+    )
+    own = Experiment(settings(method__aggregator=f"{file}:mine"))
+    built_in = Experiment(settings(method__aggregator="sbfl"))
+    a, b = own.advance(), built_in.advance()
+    assert a["nmse"] == pytest.approx(b["nmse"], rel=1e-5)
+    assert a["nmse_theory"] is None
+    for name, message in (
+        ("short", r"must return a tensor of shape \[650\]; got \[3\]"),
+        ("nonsense", "NaN"),
+    ):
+        with pytest.raises(RunFailed, match=message):
+            Experiment(settings(method__aggregator=f"{file}:{name}")).advance()
+
+
+def test_divergence_fails_in_one_sentence() -> None:
+    experiment = Experiment(
+        settings(rounds=50, data__name="regression", server__step=100.0, method__aggregator="ideal")
+    )
+    with pytest.raises(RunFailed, match=r"round \d+: a gradient is not finite; the model has diverged"):
+        play(experiment)
+
+
+def test_a_blown_up_loss_is_noticed_once() -> None:
+    experiment = Experiment(settings(rounds=30, server__step=50.0, method__aggregator="ideal"))
+    play(experiment)
+    assert len(experiment.warnings) == 1
+    assert "training loss rose" in experiment.warnings[0]
+
+
+def test_participation_draws_that_many_devices_anew_each_round() -> None:
+    draws = [choose_devices(40, 0.25, seed=0, round=t) for t in range(200)]
+    assert all(len(set(d.tolist())) == 10 and (np.diff(d) > 0).all() for d in draws)
+    counts = np.bincount(np.concatenate(draws), minlength=40)
+    assert abs(counts - 50).max() < 5 * math.sqrt(200 * 0.25 * 0.75)
+    assert len(choose_devices(40, 1e-6, seed=0, round=0)) == 1
+    assert choose_devices(3, 1.0, seed=0, round=0).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method__aggregator": "median"}, "method.aggregator must be one of ideal, signsgd"),
+        ({"model__name": "transformer"}, "model.name must be"),
+        ({"data__devices": 5000}, "devices"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experiment(settings(**options))

@@ -1,0 +1,68 @@
+"""The paper's regression, and the task whose gradients are Gaussian by construction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from signfade.data import make_regression
+from signfade.learn.synthetic import GaussianTask, RegressionTask
+
+
+def test_regression_gradients_are_autograds() -> None:
+    data = make_regression(devices=4, samples=30, size=12, heterogeneous=True, seed=1)
+    task = RegressionTask(data, batch=None, seed=1)
+    w = task.initial_weights().requires_grad_()
+    x, z = data.chunk(np.array([2, 0]))
+    local = task.local_gradients(w.detach(), np.array([2, 0]), round=0)
+    for row in range(2):
+        loss = (x[row] @ w - z[row]).square().sum()
+        (expected,) = torch.autograd.grad(loss, w)
+        assert torch.allclose(local.gradients[row], expected, rtol=1e-4, atol=1e-3)
+        assert float(local.losses[row]) == pytest.approx(loss.item() / 30, rel=1e-5)
+
+
+def test_a_minibatch_is_unbiased() -> None:
+    """Averaged over many rounds the mini-batch gradient is the full one."""
+    data = make_regression(devices=1, samples=20, size=5, seed=2)
+    full = RegressionTask(data, None, seed=2)
+    part = RegressionTask(data, 4, seed=2)
+    w = full.initial_weights()
+    device = np.array([0])
+    draws = torch.cat([part.local_gradients(w, device, round=t).gradients for t in range(2000)])
+    error = draws.std(dim=0) / np.sqrt(len(draws))
+    expected = full.local_gradients(w, device, round=0).gradients[0]
+    assert bool(((draws.mean(dim=0) - expected).abs() < 4 * error).all())
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_one_step_of_one_over_l_never_raises_the_loss(mean: bool) -> None:
+    """Descent at 1/L, and divergence well above 2/L: L is the smoothness of the loss that is stepped."""
+    data = make_regression(devices=5, samples=30, size=12, heterogeneous=True, seed=3)
+    task = RegressionTask(data, None, seed=3, mean=mean)
+    alpha = torch.full((5,), 0.2 if mean else 1.0)
+
+    def final(step: float) -> float:
+        w = task.initial_weights()
+        for t in range(60):
+            w = w - step * task.step_unit * (alpha @ task.local_gradients(w, np.arange(5), t).gradients)
+        loss = task.evaluate(w).loss
+        assert loss is not None
+        return loss
+
+    start = task.evaluate(task.initial_weights()).loss
+    assert start is not None
+    assert final(1.0) < start / 10
+    assert final(2.2) > start
+
+
+def test_gaussian_gradients_have_the_stated_law() -> None:
+    task = GaussianTask(devices=7, size=20_000, seed=4)
+    g = task.local_gradients(task.initial_weights(), np.arange(7), round=3).gradients
+    for k in range(7):
+        standard = g[k].numpy() / 2.0 ** (k % 5 - 2)
+        assert stats.kstest(standard, "norm").pvalue > 1e-4
+    again = task.local_gradients(task.initial_weights(), np.array([5]), round=3).gradients
+    assert torch.equal(again[0], g[5])
