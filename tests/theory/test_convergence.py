@@ -73,7 +73,7 @@ def test_the_corrected_bound_holds_on_every_run(rule: str, schedule: str, step: 
 
 
 def test_the_corrected_bound_is_attained_at_the_step_1_over_l_and_fails_beyond() -> None:
-    # One weight, exact gradients: w <- (1 - step*L)*w. At 1/L one step ends it: the sum of squares is 2*L*gap.
+    # One weight, exact gradients: w <- (1 - step*L)*w. At 1/L one step ends it, with |grad F|**2 = 2*L*gap.
     smoothness, w0, rounds = 2.0, 3.0, 50
     gap = smoothness * w0**2 / 2
     bound = corrected_bound(gap, smoothness, 1 / smoothness, 0.0, rounds)

@@ -7,8 +7,6 @@ import pytest
 import torch
 from scipy import special
 
-from signfade.theory.quadrature import fading_nodes
-
 
 def half_line(last: float = 12.0, pieces: int = 6, order: int = 40) -> tuple[np.ndarray, np.ndarray]:
     """Gauss-Legendre nodes and weights on [0, last]."""
@@ -25,12 +23,12 @@ def test_the_posterior_mean_is_tanh_of_the_half_llr(prior: str) -> None:
     g, weight = half_line(40.0, 40)
     density = np.exp(-(g**2) / 2) if prior == "gaussian" else np.exp(-g)
     kappa = scale * (np.sqrt(2 / np.pi) if prior == "gaussian" else 1.0)
-    for y in np.linspace(-3, 3, 13):
+    for y in np.linspace(-1.5, 1.5, 13):
         likelihood = {sign: np.exp(-((y - h * sign) ** 2) / (2 * sigma2)) for sign in (1, -1)}
         top = sum(likelihood[sign] * sign * scale * (weight * g * density).sum() for sign in (1, -1))
         bottom = sum(likelihood[sign] * (weight * density).sum() for sign in (1, -1))
         assert top / bottom == pytest.approx(kappa * np.tanh(h * y / sigma2), abs=1e-12)
-        if y:
+        if y != 0:
             assert abs(top / bottom - kappa * np.tanh(2 * h * y / sigma2)) > 0.005
 
 
@@ -43,7 +41,7 @@ def test_the_linear_rule_follows_from_its_own_covariance_form() -> None:
     np.testing.assert_allclose(bits, np.eye(size))
     rule = h * covariance @ (np.sqrt(2 / np.pi) * root) @ np.linalg.inv(h**2 * bits + sigma2 * np.eye(size))
     np.testing.assert_allclose(rule, np.sqrt(2 / np.pi) * nu * h / (h**2 + sigma2) * np.eye(size), atol=1e-15)
-    # The best slope b of b*y minimises nu**2 - 2*b*E[g*y] + b**2*E[y**2], E[g*y] = kappa*h, E[y**2] = h**2+sigma2.
+    # The best b in b*y minimises nu**2 - 2*b*E[g*y] + b**2*E[y**2]; E[g*y] = kappa*h, E[y**2] = h**2+sigma2.
     kappa, slope = np.sqrt(2 / np.pi) * nu, rule[0, 0]
     assert -2 * kappa * h + 2 * slope * (h**2 + sigma2) == pytest.approx(0, abs=1e-15)
 
@@ -75,20 +73,16 @@ def test_a_sign_taken_about_zero_does_not_fit_the_rule_about_the_mean() -> None:
     assert abs(posterior_mean(np.where(g >= 0, 1, -1)) - rule) > 0.1
 
 
-def test_the_factorised_likelihood_needs_more_than_two_devices_can_show() -> None:
-    # Eq. (18): P(y_1..y_K | g_1) as a product over devices. True for two; for three it ignores that g_2 and g_3
-    # stay correlated given g_1.
-    correlation, llr = 0.7, np.array([0.4, 1.5, -2.0])
-    for devices, tolerance_holds in ((2, True), (3, False)):
-        exact, factorised = (
-            _exact_mean(correlation, llr[:devices]),
-            _factorised_mean(correlation, llr[:devices]),
-        )
-        assert (abs(exact - factorised) < 1e-9) == tolerance_holds
+def test_the_factorised_likelihood_fails_from_three_devices_on() -> None:
+    # Eq. (18) writes P(y_1..y_K | g_1) as a product over devices. True for two; for three it ignores that g_2
+    # and g_3 stay correlated given g_1.
+    correlation, llr = 0.7, np.array([0.2, 2.0, 2.0])
+    two = llr[:2]
+    assert _exact_mean(correlation, two) == pytest.approx(_factorised_mean(correlation, two), abs=1e-9)
+    assert _factorised_mean(correlation, llr) > _exact_mean(correlation, llr) + 0.05
     # Where g_2 and g_3 really are independent given g_1, the factorisation is right for three as well.
     chain = np.array([[1.0, 0.7, 0.7], [0.7, 1.0, 0.49], [0.7, 0.49, 1.0]])
     assert _exact_mean(chain, llr) == pytest.approx(_factorised_mean(0.7, llr), abs=1e-9)
-    assert abs(_exact_mean(correlation, llr) - _factorised_mean(correlation, llr)) > 0.005
 
 
 def _exact_mean(correlation: float | np.ndarray, llr: np.ndarray) -> float:
@@ -130,7 +124,7 @@ def test_the_regression_gradient() -> None:
 
 
 def test_the_correlation_example_is_a_product_of_means() -> None:
-    # Data of +-1 and +-2 values, every combination equally likely: expectations over two devices are exact sums.
+    # Two values for each entry of x, every combination equally likely: expectations are exact sums.
     w, labels = np.array([0.7, -0.2]), (1.0, -1.0)
     columns = [np.array(x) for x in itertools.product((1.0, -2.0), (1.0, 2.0))]
     gradients = np.array([2 * x * (x @ w - z) for x in columns for z in labels])
@@ -150,7 +144,7 @@ def test_without_the_outer_sign_the_limit_is_not_a_vote() -> None:
 
 
 def test_the_quantiser_bins_as_printed_overlap_and_run_out() -> None:
-    # Eq. (26) with B = 1: outputs q_1, q_2 and edges b_0, b_1, b_2, but the sum asks for b_3 and never for b_0.
+    # Eq. (26), B = 1: outputs q_1, q_2 and edges b_0, b_1, b_2, but the sum asks for b_3 and never for b_0.
     edges, outputs = {0: -1.0, 1: 0.0, 2: 1.0}, {1: -0.5, 2: 0.5}
     asked = {edge for level in outputs for edge in (level, level + 1)}
     assert asked - set(edges) == {3}
@@ -162,13 +156,13 @@ def test_the_quantiser_bins_as_printed_overlap_and_run_out() -> None:
 
 
 def test_the_regression_loss_cannot_fall_to_the_printed_value() -> None:
-    # Labels independent of the data: K*N = 2000 samples, M = 300 weights. The least-squares residual is the part
-    # of the labels outside a random 300-dimensional space: 1700/2000 of their energy.
+    # Labels independent of the data: K*N = 2000 samples, M = 300 weights. The least-squares residual is the
+    # part of the labels outside a random 300-dimensional space: 1700/2000 of their energy.
     rng = np.random.default_rng(5)
     samples, size = 2000, 300
     data = np.sqrt(5) * rng.normal(size=(samples, size))
     labels = rng.normal(size=samples)
-    residual = labels - data @ np.linalg.lstsq(data, labels, rcond=None)[0]
+    residual = labels - data @ np.linalg.solve(data.T @ data, data.T @ labels)
     lowest = residual @ residual / samples
     assert lowest == pytest.approx(1 - size / samples, abs=4.5 * np.sqrt(2 * 1700) / samples)
     assert lowest > 50 * 0.009
@@ -179,5 +173,3 @@ def test_scalars_are_not_always_decoded_over_gaussian_fading(decibel: float, out
     threshold = 10 ** (0.2 - decibel / 10)  # a code that needs 2 dB
     exact = special.erf(np.sqrt(threshold / 2))
     assert exact == pytest.approx(outage, abs=0.005)
-    power, weight = fading_nodes("gaussian")
-    assert weight[power < threshold].sum() == pytest.approx(exact, abs=0.05)
