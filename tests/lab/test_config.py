@@ -79,6 +79,10 @@ def test_cell_none_is_perfect_links_and_a_later_key_brings_the_cell_back(tmp_pat
     path = written(tmp_path, 'cell = "none"\n')
     assert load(path).cell.perfect
     assert not load(path, ["cell.snr_db=10"]).cell.perfect
+    path = written(tmp_path, "[cell]\nperfect = true\n")
+    assert not load(path, ["cell.snr_db=10"]).cell.perfect
+    assert load(path, ["cell.snr_db=none"]).cell.perfect
+    assert load(path, ["cell.snr_db=10", "cell.perfect=true"]).cell.perfect
 
 
 def test_preset_wins_over_earlier_layers_but_not_over_its_own(tmp_path: Path) -> None:
@@ -135,6 +139,7 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("data.name = 'cifar'", "data.name must be 'digits', 'mnist'"),
         ("data.name = 'idx'", "data.folder must name the folder"),
         ("method.preset = 'x'", "method.preset must be one of paper, corrected, best; got 'x'"),
+        ("method.aggregator = 'vote'", "method.aggregator must be ideal, signsgd, sbfl"),
         ("method.scale_low = 2.0", "method.scale_low must be smaller than scale_high"),
         ("variants = 1", "variants must be tables"),
         ("variants.a = 1", "variants must be tables"),

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from signfade.lab.toml import to_toml
-from signfade.settings import PRESETS, RunSettings
+from signfade.settings import PRESETS, Aggregator, RunSettings
 
 __all__ = [
     "ConfigError",
@@ -131,6 +131,8 @@ def overlay(tree: Mapping[str, Any], layer: Mapping[str, Any], where: str = "") 
     if isinstance(preset, str) and isinstance(result.get("method"), dict):
         for decided in PRESETS.get(preset, {}):
             result["method"].pop(decided, None)
+    if flat.get("cell.snr_db", "none") != "none" and isinstance(result.get("cell"), dict):
+        result["cell"].pop("perfect", None)  # links with an SNR are not perfect any more
     for key, value in flat.items():
         _check_key(key, where)
         if value == "none" and key in known and _optional(known[key]):
@@ -216,9 +218,14 @@ def resolve(tree: Mapping[str, Any]) -> RunSettings:
 
 def _settings(tree: dict[str, Any], where: str = "") -> RunSettings:
     try:
-        return RunSettings.model_validate(tree, strict=True)
+        settings = RunSettings.model_validate(tree, strict=True)
     except ValidationError as error:
         raise ConfigError(where + _sentence(error)) from None
+    rule, known = settings.method.aggregator, get_args(Aggregator)
+    if rule not in known and ":" not in rule:  # a colon marks the import path of somebody's own rule
+        words = f"{', '.join(known)} or package.module:function"
+        raise ConfigError(f"{where}method.aggregator must be {words}; got {rule!r}")
+    return settings
 
 
 def read(path: Path) -> dict[str, Any]:

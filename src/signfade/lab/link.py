@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from signfade.lab.figures import cell_map, mse_curves, snr_histogram
+from signfade.lab.style import save_figure
 from signfade.learn.cell import make_cell
 from signfade.settings import RunSettings
 from signfade.theory.mse import Family, mse
@@ -16,9 +18,10 @@ from signfade.theory.quadrature import Fading
 from signfade.theory.rules import Form, Rule
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-__all__ = ["RULES", "LinkStudy", "link_text", "plot_link", "study_link", "theory_errors"]
+__all__ = ["RULES", "LinkStudy", "link_text", "plot_errors", "plot_link", "study_link", "theory_errors"]
 
 Array = NDArray[np.float64]
 
@@ -59,12 +62,21 @@ class LinkStudy:
     positions_km: Array | None
     errors: dict[str, float]
 
+    @property
+    def family(self) -> Family:
+        """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
+        return _family(self.settings)
+
+
+def _family(settings: RunSettings) -> Family:
+    return "laplacian" if settings.method.prior == "laplacian" else "gaussian"
+
 
 def theory_errors(
     snr_db: Array,
     *,
     family: Family = "gaussian",
-    fading: Fading | None = None,
+    fading: Fading = "none",
     rician_k: float = 4.0,
 ) -> dict[str, Array]:
     """Return the predicted squared error of every rule at the given SNRs, for coordinates of variance one.
@@ -72,7 +84,7 @@ def theory_errors(
     Args:
         snr_db: SNR in dB (with `fading`: mean SNR), any shape; infinity is a link without noise.
         family: prior of a coordinate.
-        fading: kind of fading to average over, or None.
+        fading: kind of fading to average over.
         rician_k: power of the line of sight over the scattered, for rician fading.
 
     Returns:
@@ -102,23 +114,18 @@ def study_link(settings: RunSettings) -> LinkStudy:
     """
     cell, devices = settings.cell, settings.data.devices
     plan = make_cell(cell, devices, settings.seed)
-    family: Family = "laplacian" if settings.method.prior == "laplacian" else "gaussian"
+    family = _family(settings)
     if plan.mean_snr_db is None:
         perfect = theory_errors(np.array(np.inf), family=family)
         return LinkStudy(settings, None, None, None, None, {name: float(e) for name, e in perfect.items()})
     everyone = np.arange(devices, dtype=np.int64)
-    links = [plan.link(everyone, round) for round in range(_ROUNDS)]
-    faded = np.stack([np.asarray(link.h.double() ** 2 / link.sigma2.double()) for link in links])
+    snrs = [plan.link(everyone, round).snr.double().numpy() for round in range(_ROUNDS)]
+    with np.errstate(divide="ignore"):  # a gain of zero is minus infinity dB
+        faded = 10 * np.log10(np.stack(snrs))
     crowd = None if plan.positions_km is None else make_cell(cell, _CROWD, settings.seed).mean_snr_db
     errors = theory_errors(plan.mean_snr_db, family=family, fading=cell.fading, rician_k=cell.rician_k)
-    return LinkStudy(
-        settings,
-        plan.mean_snr_db,
-        10 * np.log10(np.maximum(faded, 1e-30)),
-        crowd,
-        plan.positions_km,
-        {name: float(error.mean()) for name, error in errors.items()},
-    )
+    means = {name: float(error.mean()) for name, error in errors.items()}
+    return LinkStudy(settings, plan.mean_snr_db, faded, crowd, plan.positions_km, means)
 
 
 def _number(value: float) -> str:
@@ -166,75 +173,40 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
     for label, error in sorted(study.errors.items(), key=lambda item: item[1]):
         errors.add_row(label, _number(error))
     fading = cell.fading if study.mean_snr_db is not None else "no"
-    kind = "Laplacian" if study.settings.method.prior == "laplacian" else "Gaussian"
-    told = f"Averaged over devices and {fading} fading; {kind} coordinates, every device by itself."
+    told = (
+        f"Averaged over devices and {fading} fading; {study.family.title()} coordinates, each device alone."
+    )
     return [*parts, errors, Text(told)]
 
 
-def plot_link(study: LinkStudy, path: Path) -> None:
-    """Write a picture of the cell: a map with each device's SNR, the distribution of SNRs, and the errors.
+def plot_link(study: LinkStudy, folder: Path) -> list[Path]:
+    """Write pictures of the cell: a map, the distribution of SNRs, and the errors against the mean SNR.
 
     Args:
         study: from `study_link`.
-        path: the PNG (or any other kind of file matplotlib knows by its ending).
+        folder: where `map.png`, `snr.png` and `error.png` go, as far as there is something to show.
+
+    Returns:
+        The files written.
+
+    Raises:
+        FolderError: the folder cannot be written to.
     """
-    from matplotlib.figure import Figure  # without pyplot there is no global state to clean up
-
-    figure = Figure(figsize=(13, 4), layout="constrained")
-    panels = figure.subplots(1, 3)
-    _draw_map(panels[0], study)
-    _draw_distribution(panels[1], study)
-    _draw_errors(panels[2], study)
-    figure.savefig(path, dpi=130)
-
-
-def _draw_map(panel: Any, study: LinkStudy) -> None:
-    panel.set_title("Where the devices stand")
-    if study.positions_km is None or study.mean_snr_db is None:
-        panel.text(0.5, 0.5, "SNRs given directly:\nno positions", ha="center", transform=panel.transAxes)
-        panel.set_axis_off()
-        return
-    x, y = study.positions_km.T
-    radius = study.settings.cell.radius_km
-    angle = np.linspace(0, 2 * np.pi, 200)
-    panel.plot(radius * np.cos(angle), radius * np.sin(angle), color="0.7", linewidth=1)
-    dots = panel.scatter(x, y, c=study.mean_snr_db, cmap="viridis", edgecolor="white", s=60, zorder=2)
-    panel.scatter([0], [0], marker="^", color="black", s=70, zorder=3)
-    panel.annotate("base station", (0, 0), xytext=(6, 6), textcoords="offset points", fontsize=8)
-    panel.set_aspect("equal")
-    panel.set_xlabel("km")
-    panel.set_ylabel("km")
-    panel.figure.colorbar(dots, ax=panel, label="mean SNR (dB)", shrink=0.85)
-
-
-def _draw_distribution(panel: Any, study: LinkStudy) -> None:
-    panel.set_title("How well they are heard")
     if study.mean_snr_db is None or study.faded_snr_db is None:
-        panel.text(0.5, 0.5, "perfect links", ha="center", transform=panel.transAxes)
-        panel.set_axis_off()
-        return
-    curves = [("this run's devices, mean", study.mean_snr_db, "#1f6f8b")]
-    if study.crowd_snr_db is not None:
-        curves.append(("anybody in this cell, mean", study.crowd_snr_db, "0.6"))
-    if study.settings.cell.fading != "none":
-        curves.append((f"with {study.settings.cell.fading} fading", study.faded_snr_db, "#c8553d"))
-    for label, values, colour in curves:
-        ordered = np.sort(values, axis=None)
-        share = np.arange(1, ordered.size + 1) / ordered.size
-        panel.step(ordered, share, where="post", label=label, color=colour)
-    low = np.quantile(study.faded_snr_db, 0.01)
-    panel.set_xlim(left=low - 1)
-    panel.set_ylim(0, 1)
-    panel.set_xlabel("SNR (dB)")
-    panel.set_ylabel("share at or below")
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8, loc="upper left")
+        return []
+    cell = study.settings.cell
+    figures = {"snr": snr_histogram(study.faded_snr_db, f"SNR with {cell.fading} fading (dB)")}
+    if study.positions_km is not None:
+        figures["map"] = cell_map(study.positions_km, study.mean_snr_db, cell.radius_km)
+    grid = np.linspace(study.mean_snr_db.min() - 5, study.mean_snr_db.max() + 5, 61)
+    figures["error"] = plot_errors(grid, family=study.family, fading=cell.fading, rician_k=cell.rician_k)
+    return [path for stem, figure in figures.items() for path in save_figure(figure, folder / stem, ["png"])]
 
 
-def _draw_errors(panel: Any, study: LinkStudy) -> None:
-    panel.set_title("Predicted error of a coordinate / variance")
-    finite = sorted(((e, name) for name, e in study.errors.items() if np.isfinite(e)), reverse=True)
-    bars = panel.barh([name for _, name in finite], [e for e, _ in finite], color="#1f6f8b")
-    panel.bar_label(bars, fmt="%.3f", padding=3, fontsize=8)
-    panel.margins(x=0.15)
-    panel.tick_params(axis="y", labelsize=8)
+def plot_errors(
+    snr_db: Array, *, family: Family = "gaussian", fading: Fading = "none", rician_k: float = 4.0
+) -> Figure:
+    """Return the curves of `theory_errors` against the SNR; the ideal rule, which has none, is left out."""
+    errors = theory_errors(snr_db, family=family, fading=fading, rician_k=rician_k)
+    shown = {label: error for label, error in errors.items() if error.any() and np.isfinite(error).any()}
+    return mse_curves(snr_db, shown)

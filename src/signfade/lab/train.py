@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ from signfade.lab.summary import summarise
 from signfade.learn.run import Experiment, RunFailed
 from signfade.settings import RunSettings
 
-__all__ = ["Interrupted", "RunFailed", "standing", "train"]
+__all__ = ["Interrupted", "RunFailed", "folder_name", "run_folder", "standing", "train"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
@@ -54,6 +55,21 @@ def _listening() -> Iterator[_Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def folder_name(text: str) -> str:
+    """Return a name for a folder made of what people call a run or a method.
+
+    Example:
+        >>> folder_name("rules/mine.py: sbfl"), folder_name("..")
+        ('rules-mine.py-sbfl', 'run')
+    """
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
+
+
+def run_folder(settings: RunSettings) -> Path:
+    """Return the folder of a single run: its name, in the folder `out`."""
+    return Path(settings.out) / folder_name(settings.name)
 
 
 def standing(settings: RunSettings, folder: Path) -> Literal["new", "unfinished", "finished"]:

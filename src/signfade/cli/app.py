@@ -1,0 +1,275 @@
+"""The commands. Each is a few lines: read the input, call the library, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from signfade.lab.compare import PlannedRun
+    from signfade.settings import RunSettings
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="signfade",
+    help="Train one model over many wireless devices at one bit per weight.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[CONFIG]", help="TOML file; without one, the defaults: digits."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.step=1e-3; repeatable."
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from signfade import __version__
+
+        typer.echo(f"signfade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
+    from signfade.lab.config import load
+
+    settings = load(config, overrides or [])
+    return settings if out is None else settings.model_copy(update={"out": out})
+
+
+def _stdout() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue this run if it was stopped; start it if it is not there."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Train one model over one cell.
+
+    Everything about the run is kept in the folder OUT/NAME.
+    """
+    settings = _settings(config, overrides, out)
+    from signfade.cli.watch import Watch
+    from signfade.lab.train import run_folder, train
+
+    folder = run_folder(settings)
+    with Watch() as watch:
+        watch.start(settings.method_label, settings.rounds)
+        summary = train(settings, folder, resume=resume, on_round=watch.round, on_note=watch.note)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    from signfade.cli.show import summary_text
+
+    typer.echo(f"{summary_text(summary)}\n{folder}")
+
+
+@app.command()
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,C",
+            help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
+        ),
+    ] = "signsgd,sbfl,ideal",
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Repeat everything with N seeds.")] = 1,
+    overrides: Overrides = None,
+    out: Out = None,
+) -> None:
+    """Train by several methods and compare them.
+
+    All get the same data, cell, noise and initial weights. The runs are kept in OUT/NAME-compare, with one
+    table, one figure and one report. The same command again continues what was stopped.
+    """
+    settings = _settings(config, overrides, out)
+    _compare(settings, methods.split(","), seeds, f"{settings.name}-compare")
+
+
+@app.command()
+def demo(overrides: Overrides = None, out: Out = None) -> None:
+    """Compare four methods on digits in about a minute.
+
+    signSGD, SBFL, the preset "best" and the ideal, over one cell. Nothing is downloaded.
+    """
+    from importlib.resources import as_file, files
+
+    with as_file(files("signfade.lab") / "demo.toml") as config:
+        settings = _settings(config, overrides, out)
+    _compare(settings, ["signsgd", "sbfl", "best", "ideal"], 1, settings.name)
+
+
+def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str) -> None:
+    from signfade.cli.watch import Watch
+    from signfade.lab.compare import compare as play
+    from signfade.lab.compare import plan, write_comparison
+    from signfade.lab.table import comparison_table
+
+    folder = Path(settings.out) / name
+    runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
+    with Watch() as watch:
+
+        def start(run: PlannedRun) -> None:
+            seed = f", seed {run.settings.seed}" if seeds > 1 else ""
+            watch.start(run.settings.method_label + seed, run.settings.rounds)
+
+        result = play(runs, on_start=start, on_round=watch.round, on_note=watch.note)
+    files = write_comparison(result, folder, settings.name)
+    _stdout().print(comparison_table(result.groups, settings.name))
+    for file in files:
+        typer.echo(str(file))
+    if result.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None) -> None:
+    """Look at the cell of a run, without training.
+
+    How well devices are heard, and the error predicted for every rule. Pictures go to OUT/NAME-link.
+    """
+    settings = _settings(config, overrides, out)
+    from signfade.lab.link import link_text, plot_link, study_link
+
+    study = study_link(settings)
+    files = plot_link(study, Path(settings.out) / f"{settings.name}-link")
+    console = _stdout()
+    for part in link_text(study):
+        console.print(part)
+    for file in files:
+        typer.echo(str(file))
+
+
+@app.command()
+def theory(
+    snr_db: Annotated[
+        str, typer.Option(metavar="A,B,C", help="SNRs in dB, or FIRST:LAST:STEP.")
+    ] = "-10,-5,0,5,10,15,20",
+    family: Annotated[str, typer.Option(help="Prior of a coordinate: gaussian or laplacian.")] = "gaussian",
+    fading: Annotated[
+        str, typer.Option(help="Average over fading: gaussian, rayleigh, rician or none.")
+    ] = "none",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves, as PNG, SVG or PDF.")
+    ] = None,
+) -> None:
+    """Predict the error of each rule at given SNRs.
+
+    It is the squared error of a coordinate, in units of its variance.
+    """
+    from signfade.cli.show import error_table, read_snrs
+
+    snrs = read_snrs(snr_db)
+    from signfade.lab.link import plot_errors, theory_errors
+    from signfade.lab.style import save_figure
+
+    options: dict[str, Any] = {"family": family, "fading": fading}
+    _stdout().print(error_table(snrs, theory_errors(snrs, **options)))
+    if plot is not None:
+        import numpy as np
+
+        kind = plot.suffix.removeprefix(".").lower() or "png"
+        curves = plot_errors(np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121), **options)
+        typer.echo(str(save_figure(curves, plot.with_suffix(""), [kind])[0]))
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write one HTML page about runs.
+
+    The runs may be unfinished. The page needs no network and no other file.
+    """
+    from signfade.lab.report import write_report
+
+    typer.echo(str(write_report(folders, output)))
+
+
+@app.command()
+def config(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file to complete with the defaults.")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Print all settings and what they mean, as TOML."""
+    from signfade.lab.config import load, to_toml
+
+    typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets that a run can name, and where they are."""
+    from rich import box
+    from rich.table import Table
+
+    from signfade.data import available
+
+    table = Table("name", "what", "where", box=box.SIMPLE)
+    for entry in available():
+        table.add_row(entry.name, entry.description, entry.where or f"signfade data fetch {entry.name}")
+    _stdout().print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="mnist")],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to put it; the cache by default.")
+    ] = None,
+) -> None:
+    """Download a data set once; its files are checked by SHA-256."""
+    from signfade.cli.watch import Downloads
+    from signfade.data import fetch
+
+    with Downloads() as downloads:
+        where = fetch(name, folder, progress=downloads.progress, note=downloads.note)
+    typer.echo(str(where))

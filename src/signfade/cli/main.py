@@ -1,0 +1,76 @@
+"""The entry point: run a command, and turn whatever goes wrong into one sentence and an exit code.
+
+0  done                          2  bad input, nothing was overwritten
+1  the run failed                130  interrupted, can be resumed
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from signfade.cli.app import app
+
+__all__ = ["main", "run"]
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code; errors go to stderr as `signfade: ...`.
+
+    With `SIGNFADE_TRACEBACK=1` in the environment errors are raised instead, for those who seek their cause.
+    """
+    command = typer.main.get_command(app)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # put back by the context
+            code = command.main(list(arguments), prog_name="signfade", standalone_mode=False)
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("SIGNFADE_TRACEBACK") == "1":
+            raise
+        code, sentence = _judge(error, arguments)
+        print(f"signfade: {' '.join(sentence.split())}", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code and the sentence that an error deserves."""
+    if hasattr(error, "format_message"):  # a usage error of typer
+        return BAD_INPUT, f"{error.format_message()} (see signfade --help)"
+    train: Any = sys.modules.get("signfade.lab.train")  # not loaded: no run has begun
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or (train and isinstance(error, train.Interrupted)):
+        stopped = str(error) or "stopped"
+        return INTERRUPTED, f"{stopped}; {_how_to_resume(arguments)}"
+    if train and isinstance(error, train.RunFailed):
+        return FAILED, str(error)
+    if isinstance(error, ValueError):  # what is wrong with settings, folders and data is always one of these
+        return BAD_INPUT, str(error)
+    return FAILED, f"{type(error).__name__}: {error} (set SIGNFADE_TRACEBACK=1 to see where)"
+
+
+def _how_to_resume(arguments: Sequence[str]) -> str:
+    """A run asks for `--resume`; comparisons always go on from where they are."""
+    again = list(arguments)
+    if again[:1] == ["run"] and "--resume" not in again:
+        again.append("--resume")
+    return f"resume with: {shlex.join(['signfade', *again])}"
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    print(f"signfade: note: {' '.join(str(message).split())}", file=sys.stderr)

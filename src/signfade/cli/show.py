@@ -1,0 +1,72 @@
+"""Numbers as a person wants to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+
+from signfade.cli.watch import duration
+
+__all__ = ["error_table", "read_snrs", "summary_text"]
+
+_MOST = 1000  # SNRs in one table
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Return the summary of a run as one line.
+
+    Example:
+        >>> summary = {"name": "a", "method": "sbfl", "seed": 0, "rounds": 20, "seconds": 4.0}
+        >>> summary_text(summary | {"last_accuracy": 0.91, "best_accuracy": 0.92, "uplink_bits": 3_000_000})
+        'a, sbfl, seed 0: accuracy 0.910 (best 0.920), 20 rounds in 4.0 s, uplink 3 Mbit'
+    """
+    parts = []
+    if summary.get("last_accuracy") is not None:
+        parts.append(f"accuracy {summary['last_accuracy']:.3f} (best {summary['best_accuracy']:.3f})")
+    elif summary.get("last_test_loss") is not None:
+        parts.append(f"excess loss {summary['last_test_loss']:.4g}")
+    if summary.get("last_train_loss") is not None:
+        parts.append(f"training loss {summary['last_train_loss']:.4g}")
+    parts.append(f"{summary.get('rounds')} rounds in {duration(summary.get('seconds') or 0.0)}")
+    if summary.get("uplink_bits") is not None:
+        parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit")
+    return f"{summary.get('name')}, {summary.get('method')}, seed {summary.get('seed')}: {', '.join(parts)}"
+
+
+def read_snrs(text: str) -> NDArray[np.float64]:
+    """Return the SNRs that a text names: `A,B,C` or `FIRST:LAST:STEP`, the last included.
+
+    Example:
+        >>> read_snrs("-5, 0,5.5").tolist(), read_snrs("0:10:5").tolist()
+        ([-5.0, 0.0, 5.5], [0.0, 5.0, 10.0])
+    """
+    wrong = ValueError(f"--snr-db must be numbers such as -10,0,10 or a range such as -10:20:5; got {text!r}")
+    try:
+        if ":" not in text:
+            values = np.array([float(part) for part in text.split(",")])
+        else:
+            first, last, step = (float(part) for part in text.split(":"))
+            count = np.floor((last - first) / step + 1e-9) + 1 if step else 0
+            if not 1 <= count <= _MOST:
+                raise wrong
+            values = first + step * np.arange(count)
+    except ValueError:
+        raise wrong from None
+    if not np.isfinite(values).all() or not np.isfinite(10 ** (values / 10)).all():
+        raise wrong
+    return values
+
+
+def error_table(snr_db: NDArray[np.float64], errors: Mapping[str, NDArray[np.float64]]) -> Table:
+    """Return a table with a row a rule and a column an SNR."""
+    table = Table("rule \\ SNR (dB)", box=box.SIMPLE)
+    for snr in snr_db:
+        table.add_column(f"{snr:g}", justify="right")
+    for label, row in errors.items():
+        table.add_row(label, *(f"{value:.4f}" if value < 100 else f"{value:.2g}" for value in row))
+    return table

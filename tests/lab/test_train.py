@@ -1,0 +1,352 @@
+"""A run that was stopped, killed or damaged ends in the same bytes as one that was not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from signfade.lab import train as module
+from signfade.lab.config import load
+from signfade.lab.folder import FolderError, RunFolder
+from signfade.lab.train import Interrupted, RunFailed, run_folder, standing, train
+from signfade.settings import RunSettings
+
+ROUNDS = 12
+TINY = (f"rounds={ROUNDS}", "data.name=gaussian", "data.size=64", "data.devices=3", "checkpoint_every=5")
+# An optimiser with a memory, a schedule and a small model: all kinds of state that a checkpoint must hold.
+DIGITS = (
+    f"rounds={ROUNDS}",
+    "data.devices=4",
+    "data.batch=8",
+    "data.participation=0.5",
+    "server.optimizer=adam",
+    "server.schedule=sqrt",
+    "checkpoint_every=5",
+    "eval.every=3",
+)
+
+
+def tiny(*overrides: str) -> RunSettings:
+    return load(None, [*TINY, *overrides])
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    """The metrics without the one number that is never the same."""
+    return [
+        {k: v for k, v in record.items() if k != "seconds"} for record in RunFolder(folder).read_metrics()
+    ]
+
+
+def final_state(folder: Path) -> bytes:
+    return max((folder / "checkpoints").iterdir()).read_bytes()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def same(folder: Path, undisturbed: Path) -> None:
+    assert rounds_of(folder) == rounds_of(undisturbed)
+    assert final_state(folder) == final_state(undisturbed)
+    one, other = RunFolder(folder).read_summary(), RunFolder(undisturbed).read_summary()
+    assert one is not None
+    assert other is not None
+    assert one | {"seconds": 0} == other | {"seconds": 0}
+
+
+class Stop:
+    """Sends this process a signal after some round."""
+
+    def __init__(self, number: int, round: int) -> None:
+        self.number, self.at, self.seen = number, round, 0
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        self.seen = record["round"]
+        if self.seen == self.at:
+            os.kill(os.getpid(), self.number)
+
+
+# -- an undisturbed run ------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    summary = train(tiny("name=a"), tmp_path / "a", on_round=heard.append)
+    run = RunFolder(tmp_path / "a")
+    assert [record["round"] for record in run.read_metrics()] == list(range(1, ROUNDS + 1))
+    assert [record["round"] for record in heard] == list(range(1, ROUNDS + 1))
+    assert run.read_summary() == summary
+    assert (summary["name"], summary["rounds"], summary["parameters"], summary["devices"]) == (
+        "a",
+        ROUNDS,
+        64,
+        3,
+    )
+    checkpoint = run.load_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.round == ROUNDS
+    assert load(run.config_path) == tiny("name=a")
+    assert "finished" in run.log_path.read_text()
+
+
+def test_variants_are_not_part_of_a_run(tmp_path: Path) -> None:
+    settings = tiny().model_copy(update={"variants": {"a": {"seed": 3}}})
+    train(settings, tmp_path / "a")
+    assert load(tmp_path / "a" / "config.toml").variants == {}
+
+
+def test_the_folder_is_the_name_inside_out() -> None:
+    assert run_folder(tiny("out=x", "name=my run/3")) == Path("x/my-run-3")
+
+
+# -- stopped and resumed -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", [1, 5, 7])
+def test_a_signal_finishes_the_round_saves_and_stops(tmp_path: Path, number: int, at: int) -> None:
+    before = signal.getsignal(number)
+    stop = Stop(number, at)
+    with pytest.raises(Interrupted, match=f"after round {at} of {ROUNDS}"):
+        train(tiny(), tmp_path / "a", on_round=stop)
+    assert stop.seen == at
+    assert signal.getsignal(number) is before
+    checkpoint = RunFolder(tmp_path / "a").load_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.round == at
+    assert standing(tiny(), tmp_path / "a") == "unfinished"
+    train(tiny(), tmp_path / "a", resume=True)
+    train(tiny(), tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_signal_in_the_last_round_is_too_late_to_stop(tmp_path: Path) -> None:
+    assert train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, ROUNDS))["rounds"] == ROUNDS
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    def twice(record: dict[str, Any]) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("went on after the second signal")
+
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a", on_round=twice)
+    train(tiny(), tmp_path / "a", resume=True)
+    train(tiny(), tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_signal_while_preparing_stops_at_once_without_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(settings: RunSettings) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("went on preparing")
+
+    monkeypatch.setattr(module, "Experiment", prepare)
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(tmp_path: Path) -> None:
+    done: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: done.append(train(tiny(), tmp_path / "a")))
+    thread.start()
+    thread.join()
+    assert done[0]["rounds"] == ROUNDS
+
+
+def test_every_kind_of_state_survives(tmp_path: Path) -> None:
+    settings = load(None, DIGITS)
+    for at in (2, 4, 9):
+        with pytest.raises(Interrupted):
+            train(settings, tmp_path / "a", resume=True, on_round=Stop(signal.SIGINT, at))
+    train(settings, tmp_path / "a", resume=True)
+    train(settings, tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+def test_places_threads_and_checkpoints_may_change_in_between(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny("threads=1"), tmp_path / "a", on_round=Stop(signal.SIGINT, 3))
+    train(tiny("threads=2", "out=elsewhere", "checkpoint_every=2"), tmp_path / "a", resume=True)
+    train(tiny(), tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_damaged_checkpoints_are_skipped_with_a_note(tmp_path: Path, damaged: int) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, 7))
+    files = sorted((tmp_path / "a" / "checkpoints").iterdir())  # of rounds 5 and 7
+    for path in files[-damaged:]:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    notes: list[str] = []
+    first: list[int] = []
+    train(
+        tiny(), tmp_path / "a", resume=True, on_note=notes.append, on_round=lambda r: first.append(r["round"])
+    )
+    assert first[0] == (6 if damaged == 1 else 1)
+    assert len([text for text in notes if "damaged" in text]) == damaged
+    assert "damaged" in (tmp_path / "a" / "log").read_text()
+    train(tiny(), tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> None:
+    train(tiny(), tmp_path / "a")
+    (tmp_path / "a" / "summary.json").unlink()
+    train(tiny(), tmp_path / "a", resume=True, on_round=lambda record: pytest.fail("played a round again"))
+    train(tiny(), tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+def wait_for_rounds(process: BaseProcess, metrics: Path, rounds: int) -> bool:
+    """Wait until so many rounds are written; False if the run has ended."""
+    while process.is_alive():
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= rounds:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def test_killed_five_times_at_random_rounds(tmp_path: Path) -> None:
+    rounds = 40
+    settings = load(
+        None, [f"rounds={rounds}", "data.devices=4", "checkpoint_every=4", "server.momentum=0.5", "threads=1"]
+    )
+    folder = tmp_path / "killed"
+    fresh = multiprocessing.get_context("forkserver")  # new processes that need not import torch each time
+    fresh.set_forkserver_preload(["signfade.lab.train", "sklearn.datasets"])
+    draw = random.Random(5)
+    for target in sorted(draw.sample(range(2, rounds - 1), 5)):
+        process = fresh.Process(target=train, args=(settings, folder), kwargs={"resume": True})
+        process.start()
+        assert wait_for_rounds(process, folder / "metrics.jsonl", target), (
+            "it ended before it could be killed"
+        )
+        time.sleep(draw.uniform(0, 0.02))  # somewhere within a round
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert standing(settings, folder) == "unfinished"
+    train(settings, folder, resume=True)
+    train(settings, tmp_path / "undisturbed")
+    same(folder, tmp_path / "undisturbed")
+
+
+# -- refused -----------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = train(tiny(), tmp_path / "a")
+    before = content(tmp_path / "a")
+    monkeypatch.setattr(module, "Experiment", lambda settings: pytest.fail("began again"))
+    notes: list[str] = []
+    assert train(tiny(), tmp_path / "a", on_note=notes.append) == summary
+    assert notes == [f"{tmp_path / 'a'} is already finished"]
+    assert content(tmp_path / "a") == before
+
+
+def test_an_unfinished_run_is_continued_only_if_asked(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, 3))
+    before = content(tmp_path / "a")
+    with pytest.raises(FolderError, match=f"stopped after round 3 of {ROUNDS}; add --resume"):
+        train(tiny(), tmp_path / "a")
+    assert content(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("override", ["seed=1", "server.step=0.5", "label=b", "cell.snr_db=3"])
+def test_another_run_is_never_overwritten(tmp_path: Path, override: str, resume: bool) -> None:
+    train(tiny("rounds=1"), tmp_path / "a")
+    before = content(tmp_path / "a")
+    with pytest.raises(FolderError, match=f"another config \\({override.split('=')[0]}: "):
+        train(tiny("rounds=1", override), tmp_path / "a", resume=resume)
+    assert content(tmp_path / "a") == before
+
+
+def test_a_config_of_another_version_is_named_as_such(tmp_path: Path) -> None:
+    train(tiny("rounds=1"), tmp_path / "a")
+    with open(tmp_path / "a" / "config.toml", "a") as file:
+        file.write("\n[future]\nkey = 1\n")
+    with pytest.raises(FolderError, match=r"cannot read: unknown key 'future\.key'"):
+        train(tiny("rounds=1"), tmp_path / "a", resume=True)
+
+
+def test_bad_settings_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        train(load(None, ["data.devices=100000"]), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, 3))
+    with RunFolder(tmp_path / "a").claimed(), pytest.raises(FolderError, match="another process"):
+        train(tiny(), tmp_path / "a", resume=True)
+
+
+# -- failed ------------------------------------------------------------------------------------------------
+
+
+class Broken(module.Experiment):
+    """Fails in its fourth round."""
+
+    def advance(self) -> dict[str, Any]:
+        if self.round == 3:
+            raise RunFailed("round 4: the gradients are not finite")
+        self.warnings.append(f"warned in round {self.round + 1}")
+        return super().advance()
+
+
+def test_a_failed_run_keeps_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Experiment", Broken)
+    notes: list[str] = []
+    with pytest.raises(RunFailed, match="not finite"):
+        train(tiny(), tmp_path / "a", on_note=notes.append)
+    run = RunFolder(tmp_path / "a")
+    assert [record["round"] for record in run.read_metrics()] == [1, 2, 3]
+    assert notes == [f"warned in round {n}" for n in (1, 2, 3)]  # each once
+    assert not run.finished
+    assert "failed: round 4" in run.log_path.read_text()
+
+
+def test_a_full_disk_is_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = RunFolder.append_metrics
+
+    def full(self: RunFolder, record: dict[str, Any]) -> None:
+        if record["round"] == 4:
+            raise FolderError("cannot write to the run folder: No space left on device")
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append_metrics", full)
+        with pytest.raises(RunFailed, match="No space left"):
+            train(tiny(), tmp_path / "a")
+    train(tiny(), tmp_path / "a", resume=True)
+    train(tiny(), tmp_path / "b")
+    same(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, 3))
+    RunFolder(tmp_path / "a").save_checkpoint(3, {"bits": torch.zeros(2, dtype=torch.int64)}, {})
+    with pytest.raises(FolderError, match="does not fit the model"):
+        train(tiny(), tmp_path / "a", resume=True)
