@@ -82,6 +82,12 @@ def test_levels_scale_with_the_deviation_and_the_bound_with_the_range():
     assert far.bound == pytest.approx(10 - unit.points[-1])
 
 
+def test_the_bound_looks_at_both_ends_and_between():
+    assert LloydMaxQuantizer(1, (0.0, 2.0), low=-0.5, high=2.5).bound == 1.0
+    assert LloydMaxQuantizer(1, (0.0, 2.0), low=-3.0, high=2.5).bound == 3.0
+    assert LloydMaxQuantizer(1, (0.0, 2.0), low=-0.5, high=6.0).bound == 4.0
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4, 9])
 def test_the_bound_is_kept_and_attained(bits):
     quantizer = LloydMaxQuantizer.for_density(bits, "laplacian")

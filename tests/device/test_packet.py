@@ -351,6 +351,8 @@ def test_only_bytes_are_read(data):
         ({"scale": torch.tensor([-1.0])}, "scale must be non-negative"),
         ({"scale": torch.tensor([1.0]), "scale_bits": 4}, "scale must be integer codes when scale_bits is 4"),
         ({"scale": torch.tensor([16]), "scale_bits": 4}, r"scale must be codes in 0\.\.15; got 16\.\.16"),
+        ({"mean": torch.tensor([0.0, 1.0]), "scale": torch.tensor([1.0, math.inf])}, "scale must be finite"),
+        ({"mean": torch.tensor([0.0, -math.inf]), "scale": torch.ones(2)}, "mean must be finite"),
         ({"mean": torch.tensor([-1]), "mean_bits": 16}, r"mean must be codes in 0\.\.65535; got -1\.\.-1"),
         ({"mean_bits": 17}, "mean_bits must be an integer in 0"),
         ({"scale_bits": -1}, "scale_bits must be an integer in 0"),

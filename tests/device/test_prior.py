@@ -125,6 +125,22 @@ def test_blocks_do_not_matter(monkeypatch, block):
         torch.testing.assert_close(getattr(cut, field), getattr(whole, field), rtol=1e-13, atol=1e-15)
 
 
+def test_double_precision_stays_double():
+    g = 1 + draw(1, 1000, seed=9)
+    fitted = fit_prior(g, "empirical")
+    mean = float(sum(map(Fraction, g[0].tolist())) / 1000)
+    assert fitted.mean.dtype == torch.float64
+    assert fitted.mean.item() == pytest.approx(mean, rel=1e-14)
+    assert fitted.scale.item() == pytest.approx(exact_deviations(g[0], fitted.mean.item())[0], rel=1e-14)
+
+
+@pytest.mark.parametrize("power", [-90, 90])
+def test_float32_gradients_whose_squares_float32_cannot_hold(power):
+    g = draw(2, 300, seed=10).float()
+    fitted, scaled = fit_prior(g), fit_prior(g * 2.0**power)
+    assert torch.equal(scaled.std, fitted.std * 2.0**power)
+
+
 def test_scaling_and_permuting_devices():
     g = draw(6, 200, seed=6).float()
     fitted, scaled, turned = fit_prior(g), fit_prior(-4 * g), fit_prior(g.flip(0))
