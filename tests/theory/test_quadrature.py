@@ -36,7 +36,7 @@ def definition(snr: float, slope: int) -> tuple[float, float, float, float]:
 
 
 @pytest.mark.parametrize("slope", [1, 2])
-@pytest.mark.parametrize("decibel", [-60, -20, -0.1, 0.1, 10, 25, 30])
+@pytest.mark.parametrize("decibel", [-60, -20, -10.1, -0.1, 0.1, 10, 25, 30])
 def test_soft_bit_is_the_integral_it_is_defined_by(decibel: float, slope: int) -> None:
     snr = 10 ** (decibel / 10)
     found, exact = soft_bit(snr, slope), definition(snr, slope)
@@ -45,15 +45,21 @@ def test_soft_bit_is_the_integral_it_is_defined_by(decibel: float, slope: int) -
         assert abs(value / truth - 1) < 1e-14 + snr * 2e-16, name
 
 
-def test_soft_bit_is_seamless_where_its_two_forms_meet() -> None:
+def test_soft_bit_is_seamless_where_its_forms_meet() -> None:
     for slope in (1.0, 2.0):
-        below, above = soft_bit(np.nextafter(1.0, 0.0), slope), soft_bit(1.0, slope)
-        np.testing.assert_allclose(below, above, rtol=1e-14)
+        for seam in (0.1, 1.0):
+            below, above = soft_bit(np.nextafter(seam, 0.0), slope), soft_bit(seam, slope)
+            np.testing.assert_allclose(below, above, rtol=1e-14)
 
 
 def test_soft_bit_at_the_ends() -> None:
     np.testing.assert_array_equal(soft_bit([0.0, np.inf, 1e6]).power, [0.0, 1.0, 1.0])
     np.testing.assert_array_equal(soft_bit([0.0, np.inf, 1e6]).power_lack, [1.0, 0.0, 0.0])
+
+
+def test_errors_end_where_float64_does() -> None:
+    assert soft_bit(1400.0).power_lack > 0
+    assert soft_bit(1500.0).power_lack == 0
 
 
 def test_chunks_do_not_show() -> None:

@@ -22,9 +22,12 @@ __all__ = ["Fading", "SoftBit", "fading_nodes", "soft_bit"]
 
 Fading = Literal["gaussian", "rayleigh", "rician", "none"]
 
-_SPACING = 0.1  # the nearest pole, of tanh(2l), is pi/4 away: exp(-2*pi*(pi/4)/0.1) = 4e-22
-_Z = _SPACING * np.arange(120)  # beyond 12 deviations exp(-z**2/2 + z) is below 1e-26
-_L = _SPACING * np.arange(400)  # beyond 40 the integrands are below exp(-40) = 4e-18
+# The nearest pole, of tanh(2l), is pi/4 away in l: exp(-2*pi*(pi/4)/0.1) = 4e-22. In z = l/sqrt(gamma) it is
+# farther away, which is why a coarser grid serves below -10 dB: exp(-2*pi*2.48/0.3) = 3e-23.
+_SPACING, _COARSE = 0.1, 0.3
+_LENGTH_Z = 12.0  # beyond 12 deviations exp(-z**2/2 + z) is below 1e-26
+_LENGTH_L = 40.0  # beyond 40 the integrands are below exp(-40) = 4e-18
+_NO_ERRORS = 1500.0  # from this SNR on exp(-gamma/2) is below the smallest float64
 _CHUNK = 4096  # SNRs at a time: bounds the memory to a few tens of megabytes
 _LOG_SPACING = 0.2  # in ln(h**2); the strip is pi/2 wide: exp(-pi**2/0.2) = 4e-22
 
@@ -73,28 +76,32 @@ def soft_bit(snr: Numbers, slope: float = 1.0) -> SoftBit:
 
 
 def _soft_bit(gamma: Array, slope: float) -> Array:
-    out = np.empty((4, gamma.size))
-    low = gamma < 1
-    signal, power = _below_0_db(gamma[low], slope)
-    out[:, low] = signal, power, 1 - signal, 1 - power
-    signal_lack, power_lack = _above_0_db(gamma[~low], slope)
-    out[:, ~low] = 1 - signal_lack, 1 - power_lack, signal_lack, power_lack
+    out = np.repeat([[1.0], [1.0], [0.0], [0.0]], gamma.size, axis=1)
+    for below, above, spacing in ((-1.0, 0.1, _COARSE), (0.1, 1.0, _SPACING)):
+        part = (gamma >= below) & (gamma < above)
+        signal, power = _below_0_db(gamma[part], slope, spacing)
+        out[:, part] = signal, power, 1 - signal, 1 - power
+    part = (gamma >= 1) & (gamma < _NO_ERRORS)
+    signal_lack, power_lack = _above_0_db(gamma[part], slope)
+    out[:, part] = 1 - signal_lack, 1 - power_lack, signal_lack, power_lack
     return out
 
 
-def _below_0_db(gamma: Array, slope: float) -> tuple[Array, Array]:
-    weight = 2 * _SPACING * np.exp(-(_Z**2) / 2) / np.sqrt(2 * np.pi)  # the integrands vanish at z = 0
-    llr = np.sqrt(gamma)[:, None] * _Z
+def _below_0_db(gamma: Array, slope: float, spacing: float) -> tuple[Array, Array]:
+    z = spacing * np.arange(1, round(_LENGTH_Z / spacing) + 1)  # the integrands are even and vanish at z = 0
+    weight = 2 * spacing * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    llr = np.sqrt(gamma)[:, None] * z
     soft = np.tanh(slope * llr)
     tilt = np.exp(-gamma / 2)
     return tilt * ((np.sinh(llr) * soft) @ weight), tilt * ((np.cosh(llr) * soft**2) @ weight)
 
 
 def _above_0_db(gamma: Array, slope: float) -> tuple[Array, Array]:
-    weight = np.where(_L > 0, 2 * _SPACING, _SPACING)
-    signal = weight * np.cosh((slope - 1) * _L) / np.cosh(slope * _L)
-    power = weight * np.cosh(_L) / np.cosh(slope * _L) ** 2
-    bell = np.exp(-(_L**2) / (2 * gamma[:, None]))
+    llr = _SPACING * np.arange(round(_LENGTH_L / _SPACING) + 1)
+    weight = np.where(llr > 0, 2 * _SPACING, _SPACING)
+    signal = weight * np.cosh((slope - 1) * llr) / np.cosh(slope * llr)
+    power = weight * np.cosh(llr) / np.cosh(slope * llr) ** 2
+    bell = np.exp(-(llr**2) / (2 * gamma[:, None]))
     tilt = np.exp(-gamma / 2) / np.sqrt(2 * np.pi * gamma)
     return tilt * (bell @ signal), tilt * (bell @ power)
 
