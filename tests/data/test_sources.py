@@ -57,6 +57,10 @@ class Mirrors:
             def page(self, content: bytes) -> None:
                 self.answer(200, b"<html>please log in</html>")
 
+            def bomb(self, content: bytes) -> None:
+                plain = b"\0\0\x08\x01" + (3_000_000).to_bytes(4, "big") + bytes(3_000_000)
+                self.answer(200, gzip.compress(plain))
+
             def corrupt(self, content: bytes) -> None:
                 plain = bytearray(gzip.decompress(content))
                 plain[-1] ^= 1
@@ -180,6 +184,7 @@ def test_a_mirror_that_unpacks_on_the_way(tmp_path: Path, mirrors: Mirrors, hash
         ("missing", "answered 404 for train-images-idx3-ubyte.gz"),
         ("page", "train-images-idx3-ubyte.gz is not an IDX file"),
         ("corrupt", "train-images-idx3-ubyte.gz has the wrong SHA-256"),
+        ("bomb", "train-images-idx3-ubyte.gz claims to be larger than 1000000 bytes"),
         ("truncated", "127.0.0.1 "),
         ("hanging", "did not answer within 1 s"),
         ("stalling", "did not answer within 1 s"),

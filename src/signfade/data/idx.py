@@ -27,7 +27,6 @@ PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 """The four files of a set, by the beginning of their names."""
 
 _UNSIGNED_BYTE = 0x08
-_BEST_RATIO = 1032  # deflate cannot shrink further: 258 bytes of output cost at least two bits
 _PIECE = 1 << 20
 
 
@@ -76,7 +75,11 @@ def find_idx(folder: str | Path, part: str) -> Path | None:
 
 
 def read_idx(
-    path: str | Path, *, sha256: str | None = None, remedy: str = "replace the file"
+    path: str | Path,
+    *,
+    sha256: str | None = None,
+    limit: int | None = None,
+    remedy: str = "replace the file",
 ) -> NDArray[np.uint8]:
     """Read one IDX file of unsigned bytes, plain or gzip (told apart by content, not by name).
 
@@ -85,6 +88,7 @@ def read_idx(
     Args:
         path: the file.
         sha256: what the *unpacked* file must hash to, in hex; None accepts any content.
+        limit: refuse a file with more entries than this, however small it is packed; None accepts any size.
         remedy: what the reader of an error should do, the end of its sentence.
 
     Returns:
@@ -92,7 +96,7 @@ def read_idx(
 
     Raises:
         DataError: the file cannot be read, is no IDX file of unsigned bytes, is shorter or longer than its
-            header says, is empty, or has another SHA-256.
+            header says, is empty or too large, or has another SHA-256.
 
     Example:
         >>> read_idx("/nowhere", remedy="fetch it")
@@ -102,13 +106,12 @@ def read_idx(
     """
     try:
         with open(path, "rb") as raw:
-            size = os.fstat(raw.fileno()).st_size
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if packed:
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    return _parse(unpacked, size * _BEST_RATIO, sha256)
-            return _parse(raw, size, sha256)
+                    return _parse(unpacked, limit, sha256)
+            return _parse(raw, limit, sha256)
     except _Damaged as error:
         reason = str(error)
     except EOFError:
@@ -214,8 +217,8 @@ def _header(shape: tuple[int, ...]) -> bytes:
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape)
 
 
-def _parse(stream: BinaryIO | gzip.GzipFile, limit: int, sha256: str | None) -> NDArray[np.uint8]:
-    """Read one array from a stream that holds at most `limit` bytes."""
+def _parse(stream: BinaryIO | gzip.GzipFile, limit: int | None, sha256: str | None) -> NDArray[np.uint8]:
+    """Read one array, and nothing after it, from a stream."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or not 1 <= magic[3] <= 4:
         raise _Damaged("is not an IDX file (bad magic number)")
@@ -228,8 +231,8 @@ def _parse(stream: BinaryIO | gzip.GzipFile, limit: int, sha256: str | None) -> 
     count = math.prod(shape)
     if count == 0:
         raise _Damaged("is empty")
-    if count > limit:
-        raise _Damaged(f"is truncated ({count} bytes promised, at most {limit} there)")
+    if limit is not None and count > limit:
+        raise _Damaged(f"claims to be larger than {limit} bytes")
     content = bytearray()
     while len(content) < count:
         piece = stream.read(min(_PIECE, count - len(content)))

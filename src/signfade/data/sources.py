@@ -141,7 +141,9 @@ def fetch(
         with tempfile.TemporaryDirectory(prefix="signfade-") as scratch:
             try:
                 for part, path in files(wanted, Path(scratch)):
-                    array = read_idx(path, sha256=sources.sha256[part], remedy="trying the next source")
+                    array = read_idx(
+                        path, sha256=sources.sha256[part], limit=_LARGEST, remedy="trying the next source"
+                    )
                     _store(target / _file_name(part), array)
                     wanted = [other for other in wanted if other != part]
             except _Unwritable:

@@ -55,10 +55,10 @@ def split(
     """Deal the samples of a labelled set out to the devices, no sample to two of them.
 
     - `two-chunks`, the paper's: each class is shuffled and cut into K chunks of equal size (up to one
-      sample), each device takes two chunks of distinct classes. Its pair is uniform over all such pairs: the
-      two classes are uniform and independent of other devices', and a class's chunks go in random order to
-      those who want one. This cannot run dry, since each of the K devices wants at most one of a class's K
-      chunks. 2 of every C chunks are used, so most samples stay unused when there are many classes.
+      sample), each device takes two chunks of distinct classes. The two classes are uniform over all pairs
+      and independent of other devices'; a class's random chunks go to those who want one. They cannot run
+      out, since each of the K devices wants at most one of a class's K chunks. 2 of every C chunks are used,
+      so most samples stay unused when there are many classes.
     - `iid`: the shuffled samples in K equal parts (up to one sample).
     - `dirichlet`: for each class, shares of the devices are drawn from a symmetric Dirichlet distribution and
       its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
@@ -141,8 +141,8 @@ def _two_chunks(labels: NDArray[np.integer], devices: int, seed: int) -> NDArray
     for which, label in enumerate(names):
         takers = np.flatnonzero((first == which) | (second == which))
         chunk_owner = np.full(devices, -1, dtype=np.int64)
-        chunk_owner[draw.permutation(devices)[: len(takers)]] = takers
-        members = _members(labels, label, seed)
+        chunk_owner[: len(takers)] = takers
+        members = _members(labels, label, seed)  # shuffled, so that any chunk is as random as any other
         owner[members] = chunk_owner[_cut(len(members), devices)]
     return owner
 
