@@ -13,9 +13,9 @@ WINDOW = 5
 LOSS_GOAL = 1.0
 ACCURACY_GOAL = 0.9
 SMOOTHING = (
-    f"Rounds to training loss {LOSS_GOAL:g}: the first round whose mean over it and the {WINDOW - 1} rounds before it "
-    f"is at most {LOSS_GOAL:g}. Rounds to accuracy {ACCURACY_GOAL:g}: the first evaluated round whose test accuracy "
-    f"is at least {ACCURACY_GOAL:g}, not smoothed."
+    f"Rounds to training loss {LOSS_GOAL:g}: the first round whose mean over it and the {WINDOW - 1} before "
+    f"it is at most {LOSS_GOAL:g}. Rounds to accuracy {ACCURACY_GOAL:g}: the first evaluated round whose "
+    f"test accuracy is at least {ACCURACY_GOAL:g}, not smoothed."
 )
 
 
@@ -48,8 +48,8 @@ def summarise(
     """Return what summary.json says about a run.
 
     How fast: `rounds_to_loss_1` is the first round t >= 5 with mean(train_loss of t-4..t) <= 1;
-    `rounds_to_accuracy_09` the first evaluated round with test_accuracy >= 0.9; null if never. The uplink bits to
-    each are those of all devices together up to that round.
+    `rounds_to_accuracy_09` the first evaluated round with test_accuracy >= 0.9; null if never. The uplink
+    bits to each are those of all devices together up to that round.
 
     Args:
         metrics: the records of metrics.jsonl, oldest first.

@@ -1,0 +1,171 @@
+"""Methods side by side: the rows that the terminal and the report share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from signfade.lab.group import Group
+
+__all__ = ["Comparison", "comparison", "comparison_table", "spread_text"]
+
+_DASH = "–"
+_SHORT = {  # headers for the terminal, and what they stand for
+    "rounds done": ("rounds", "rounds done of those asked for"),
+    "accuracy, last (%)": ("last %", "test accuracy at the end"),
+    "accuracy, best (%)": ("best %", "at its best"),
+    "rounds to 90 %": ("to 90 %", "rounds to that accuracy"),
+    "excess loss, last": ("last", "excess loss at the end"),
+    "excess loss, best": ("best", "at its best"),
+    "uplink per device (Mbit)": ("Mbit", "sent by a device"),
+    "cosine": ("cosine", "of the estimate and the true sum"),
+    "error, measured": ("error", "of the estimate, squared and normalised"),
+    "error, predicted": ("theory", "predicts this error"),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of words: `rows[i][j]` belongs to group i and `headers[j]`; `notes` say what a cell cannot."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) -> str:
+    """Return `mean ± sample deviation`, the mean alone for one value, a dash for none.
+
+    Args:
+        values: one a seed.
+        digits: after the point; numbers too small or too large for them are written with an exponent.
+        scale: what to multiply with first, such as 100 for per cent.
+
+    Example:
+        >>> spread_text([0.94, 0.95], digits=1, scale=100), spread_text([170.0], digits=0), spread_text([])
+        ('94.5 ± 0.7', '170', '–')
+    """
+    if not values:
+        return _DASH
+    centre = mean(values) * scale
+    plain = centre == 0 or 10.0**-digits * 5 <= abs(centre) < 1e6
+    style = f".{digits}f" if plain else ".2e"
+    text = f"{centre:{style}}"
+    if len(values) > 1 and stdev(values) > 0:  # bits sent are the same for every seed
+        text += f" ± {stdev(values) * abs(scale):{style}}"
+    return text.replace("-", "−")
+
+
+def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
+    """Return one row a group: how well it ended, how fast, what it sent, and how near its estimates came.
+
+    Numbers are mean ± sample deviation over seeds; cosine and errors are medians over rounds before that.
+    Columns for which no group has a number are left out.
+
+    Args:
+        groups: what to compare.
+        digits: of cosines and errors.
+    """
+    columns: list[tuple[str, Callable[[Group], str]]] = [
+        ("method", lambda g: g.label),
+        ("seeds", lambda g: str(g.seeds)),
+    ]
+    if any(not g.finished for g in groups):
+        columns.append(("rounds done", lambda g: f"{g.rounds[0]}/{g.rounds[1]}"))
+    if any(g.values("last_accuracy") for g in groups):
+        columns += [
+            ("accuracy, last (%)", lambda g: spread_text(g.values("last_accuracy"), 1, 100)),
+            ("accuracy, best (%)", lambda g: spread_text(g.values("best_accuracy"), 1, 100)),
+            ("rounds to loss 1", lambda g: _rounds_to(g, "rounds_to_loss_1")),
+            ("rounds to 90 %", lambda g: _rounds_to(g, "rounds_to_accuracy_09")),
+        ]
+    if any(_regression(g) for g in groups):
+        columns += [
+            (
+                "excess loss, last",
+                lambda g: spread_text(g.values("last_test_loss")) if _regression(g) else _DASH,
+            ),
+            (
+                "excess loss, best",
+                lambda g: spread_text(g.values("best_test_loss")) if _regression(g) else _DASH,
+            ),
+        ]
+    columns += [
+        ("uplink per device (Mbit)", lambda g: spread_text(uplink_mbit(g), 2)),
+        ("cosine", lambda g: spread_text(g.values("cosine"), digits)),
+        ("error, measured", lambda g: spread_text(g.values("nmse"), digits)),
+        ("error, predicted", lambda g: spread_text(g.values("nmse_theory"), digits)),
+    ]
+    rows = tuple(tuple(cell(group) for _, cell in columns) for group in groups)
+    shown = [j for j in range(len(columns)) if j < 2 or any(row[j] != _DASH for row in rows)]
+    return Comparison(
+        tuple(columns[j][0] for j in shown),
+        tuple(tuple(row[j] for j in shown) for row in rows),
+        tuple(note for group in groups for note in _notes(group)),
+    )
+
+
+def comparison_table(groups: Sequence[Group], title: str | None = None) -> Table:
+    """Return the comparison as a table for a terminal of 80 columns, with a caption that explains it.
+
+    The same rows as in the report; of its columns, those that fit.
+    """
+    words = comparison(groups, digits=2)
+    counts = {group.seeds for group in groups}
+    alike = len(counts) == 1  # then the number of seeds is said once, below
+    meaning = "; ".join(
+        f"{short}: {long}" for short, long in (_SHORT[h] for h in words.headers if h in _SHORT)
+    )
+    over = f"mean ± deviation over {max(counts, default=1)} seeds; " if alike and counts != {1} else ""
+    table = Table(title=title and Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = Text("\n".join([over + meaning, *words.notes])), "left"
+    shown = [
+        j
+        for j, header in enumerate(words.headers)
+        if header in _SHORT or j == 0 or (header == "seeds" and not alike)
+    ]
+    for j in shown:
+        header, _ = _SHORT.get(words.headers[j], (words.headers[j], ""))
+        if j == 0:
+            table.add_column(header, overflow="fold", min_width=min(12, max(len(g.label) for g in groups)))
+        else:
+            table.add_column(header, justify="right", no_wrap=True)
+    for row in words.rows:
+        table.add_row(
+            *(Text(row[j].replace(" ± ", "±")) for j in shown)
+        )  # Text: no label is taken for markup
+    return table
+
+
+def uplink_mbit(group: Group) -> list[float]:
+    """Return what a device sent, on average, in Mbit; one number a seed."""
+    totals = [(run.numbers.get("uplink_bits"), run.devices) for run in group.runs]
+    return [bits / devices / 1e6 for bits, devices in totals if isinstance(bits, int | float)]
+
+
+def _regression(group: Group) -> bool:
+    """Whether the test loss is the excess over the least-squares optimum: tasks without an accuracy."""
+    return bool(group.values("last_test_loss")) and not group.values("last_accuracy")
+
+
+def _rounds_to(group: Group, key: str) -> str:
+    if not group.values("last_accuracy"):
+        return _DASH
+    reached = group.values(key)
+    if not reached:
+        return "never" if group.finished else "not yet"
+    text = spread_text(reached, 0)
+    return text if len(reached) == group.seeds else f"{text} ({len(reached)} of {group.seeds} seeds)"
+
+
+def _notes(group: Group) -> list[str]:
+    diverged = [run for run in group.runs if run.numbers.get("diverged_at") is not None]
+    return [
+        f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
+        for run in diverged
+    ]
