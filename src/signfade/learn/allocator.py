@@ -44,4 +44,5 @@ def tune_allocator(keep: int = 1 << 30) -> bool:
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     settings = ((_MMAP_THRESHOLD, keep), (_TRIM_THRESHOLD, keep), (_TOP_PAD, min(keep, 1 << 26)))
-    return min(mallopt(name, value) for name, value in settings) == 1  # set all, then ask
+    accepted: list[int] = [mallopt(name, value) for name, value in settings]
+    return min(accepted) == 1
