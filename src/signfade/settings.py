@@ -151,6 +151,10 @@ class MethodSettings(_Section):
     def _consistent(self) -> MethodSettings:
         if self.scale_low >= self.scale_high:
             raise ValueError("scale_low must be smaller than scale_high")
+        if self.aggregator == "bfl" and self.scales == "layer" and self.rotation == "none":
+            raise ValueError('scales must be "device" with bfl: its devices are correlated alike everywhere')
+        if self.aggregator == "bfl" and self.prior != "gaussian":
+            raise ValueError('prior must be "gaussian" with bfl')
         return self
 
 

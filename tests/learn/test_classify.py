@@ -120,6 +120,22 @@ def test_dropout_draws_from_the_devices_own_stream(dataset: Dataset, who: Split)
     assert torch.equal(a, b.flip(0))
 
 
+def test_a_model_that_needs_the_default_layout_gets_it(dataset: Dataset, who: Split) -> None:
+    """`view` after a convolution cannot work on channels-last tensors; many models do just that."""
+
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolve, self.score = nn.Conv2d(1, 3, 3), nn.Linear(108, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.score(self.convolve(x).view(len(x), -1))
+            return result
+
+    task = ClassificationTask(dataset, who, Viewing(), 8, seed=5)
+    assert task.local_gradients(task.initial_weights(), np.arange(2), round=0).gradients.isfinite().all()
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_model_without_trainable_parameters_is_refused(dataset: Dataset, who: Split, frozen: bool) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)) if frozen else nn.Flatten()

@@ -2,7 +2,7 @@
 threads.
 
 A device is always computed with one intra-op thread, so its gradient is the same bytes however many workers
-there are. Workers hold replicas of the model whose parameters are views of one flat vector.
+there are. Convolutions run on channels-last tensors, which is up to twice as fast on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from signfade.learn.task import Devices, Evaluation, LocalGradients
 
 __all__ = ["ClassificationTask", "one_thread"]
 
-_EVALUATION_BATCH = 500
+_EVALUATION_BATCH = 250
 
 
 @contextmanager
@@ -39,20 +39,40 @@ def one_thread() -> Iterator[None]:
 
 
 class _Replica:
-    """A copy of the model whose parameters are views of the flat vector `weights`."""
+    """A worker's own copy of the model."""
 
-    def __init__(self, model: nn.Module, weights: Tensor) -> None:
-        self.model = copy.deepcopy(model)
+    def __init__(self, model: nn.Module, layout: torch.memory_format) -> None:
+        self.model = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
         self.parameters = list(self.model.parameters())
         self.buffers = list(self.model.buffers())
-        offset = 0
-        for parameter in self.parameters:
-            parameter.data = weights[offset : offset + parameter.numel()].view(parameter.shape)
-            offset += parameter.numel()
+        self._layout = layout
 
-    def set_buffers(self, values: list[Tensor]) -> None:
-        for buffer, value in zip(self.buffers, values, strict=True):
+    @torch.no_grad()
+    def load(self, weights: Tensor, buffers: list[Tensor]) -> None:
+        """Take the server's weights, flat, and buffers."""
+        parts = weights.split_with_sizes([parameter.numel() for parameter in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.copy_(part.view(parameter.shape))
+        for buffer, value in zip(self.buffers, buffers, strict=True):
             buffer.copy_(value)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Apply the model to a batch of samples."""
+        result: Tensor = self.model(x.contiguous(memory_format=self._layout) if x.ndim == 4 else x)
+        return result
+
+
+def _layout(model: nn.Module, sample: Tensor) -> torch.memory_format:
+    """Choose channels last where the model convolves images and works on such tensors (`view` may not)."""
+    last, plain = torch.channels_last, torch.contiguous_format
+    if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in model.modules()):
+        return plain
+    try:
+        with torch.no_grad():
+            _Replica(model, last).scores(sample)
+    except RuntimeError:
+        return plain
+    return last
 
 
 class ClassificationTask:
@@ -89,15 +109,15 @@ class ClassificationTask:
         self._initial = torch.cat(
             [parameter.detach().reshape(-1).float() for parameter in model.parameters()]
         )
-        self._weights = self._initial.clone()
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._reported: list[tuple[int, list[Tensor]]] = []
         self.extra_bits = 32 * sum(buffer.numel() for buffer in self._buffers)
         self._draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in model.modules())
         workers = 1 if self._draws else workers  # dropout draws from torch's one global generator
         self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
+        layout = _layout(model, dataset.train_x[:2])
         for _ in range(workers):
-            self._replicas.put(_Replica(model, self._weights))
+            self._replicas.put(_Replica(model, layout))
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def initial_weights(self) -> Tensor:
@@ -111,14 +131,13 @@ class ClassificationTask:
 
         def compute(replica: _Replica, row: int) -> None:
             device = int(devices[row])
-            loss, parts = self._gradient(replica, device, round)
-            losses[row] = loss
-            torch.cat([part.reshape(-1) for part in parts], out=gradients[row])
+            losses[row], parts = self._gradient(replica, device, round)
+            for target, part in zip(gradients[row].split_with_sizes(self.segments), parts, strict=True):
+                target.view(part.shape).copy_(part)
             if replica.buffers:
                 self._reported.append((device, [buffer.clone() for buffer in replica.buffers]))
 
-        self._weights.copy_(weights)
-        self._share_out(compute, range(len(devices)), training=True)
+        self._share_out(compute, range(len(devices)), weights, training=True)
         return LocalGradients(gradients, losses)
 
     def _gradient(self, replica: _Replica, device: int, round: int) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -126,7 +145,7 @@ class ClassificationTask:
         with torch.random.fork_rng(devices=[], enabled=self._draws):
             if self._draws:
                 torch.manual_seed(stream_key(self._seed, "dropout", round, device) >> 1)
-            scores = replica.model(self._dataset.train_x[rows])
+            scores = replica.scores(self._dataset.train_x[rows])
         loss = functional.cross_entropy(scores, self._dataset.train_y[rows])
         return loss.detach(), torch.autograd.grad(loss, replica.parameters)
 
@@ -138,7 +157,7 @@ class ClassificationTask:
         return torch.from_numpy(held)
 
     def _share_out(
-        self, work: Callable[[_Replica, int], None], items: Iterable[int], *, training: bool
+        self, work: Callable[[_Replica, int], None], items: Iterable[int], weights: Tensor, *, training: bool
     ) -> None:
         """Do `work` on every item, each with a replica of its own for the time."""
 
@@ -146,8 +165,7 @@ class ClassificationTask:
             replica = self._replicas.get()
             try:
                 replica.model.train(training)
-                with torch.no_grad():
-                    replica.set_buffers(self._buffers)
+                replica.load(weights, self._buffers)
                 work(replica, item)
             finally:
                 self._replicas.put(replica)
@@ -176,12 +194,11 @@ class ClassificationTask:
         @torch.no_grad()
         def score(replica: _Replica, part: int) -> None:
             rows = slice(starts[part], starts[part] + _EVALUATION_BATCH)
-            scores = replica.model(x[rows])
+            scores = replica.scores(x[rows])
             loss[part] = functional.cross_entropy(scores, y[rows], reduction="sum").item()
             hits[part] = (scores.argmax(dim=1) == y[rows]).sum().item()
 
-        self._weights.copy_(weights)
-        self._share_out(score, range(len(starts)), training=False)
+        self._share_out(score, range(len(starts)), weights, training=False)
         return Evaluation(float(loss.sum() / len(y)), float(hits.sum() / len(y)))
 
     def state(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from signfade.learn.encode import Sent
 from signfade.learn.received import Received
 from signfade.settings import MethodSettings
 
-__all__ = ["known_gain", "predicted_error"]
+__all__ = ["SMALLEST_GAIN", "known_gain", "predicted_error"]
 
 # Dividing by a smaller gain than this would amplify noise more than it restores the step.
 SMALLEST_GAIN = 0.15
@@ -75,5 +75,4 @@ def known_gain(method: MethodSettings, received: Received) -> float:
     power = received.weights.double().numpy() ** 2 * (received.layer_scale.double().numpy() ** 2 @ counts)
     if power.sum() == 0:
         return 1.0
-    shrunk = float((power * gain).sum() / (power.sum() * _VARIANCE_OVER_SCALE2[method.prior]))
-    return max(shrunk, SMALLEST_GAIN)
+    return float((power * gain).sum() / (power.sum() * _VARIANCE_OVER_SCALE2[method.prior]))

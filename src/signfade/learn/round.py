@@ -12,6 +12,7 @@ from signfade.device import unrotate
 from signfade.keys import generator, stream_key, stream_keys
 from signfade.learn.cell import CellPlan
 from signfade.learn.encode import Encoder, Sent, join
+from signfade.learn.joint import correlation_of
 from signfade.learn.received import Received
 from signfade.learn.task import Devices, Task
 from signfade.uplink import Link
@@ -35,8 +36,8 @@ class Uplink:
         received: What the server has; None for `ideal`, where nothing is sent over the air.
         sent: What the devices sent; None for `ideal`.
         truth: The true weighted sum, `[M]`: what the server would like to know.
-        gram: Inner products `<g_k, g_j>` of the gradients, `[K, K]`; None where they were not all held at
-            once.
+        correlation: Between the devices' centred gradients, `[K, K]`; None where it was not asked for, or the
+            gradients were not all held at once.
         loss: The devices' mean training loss, weighted by their shares.
     """
 
@@ -44,7 +45,7 @@ class Uplink:
     received: Received | None
     sent: Sent | None
     truth: Tensor
-    gram: Tensor | None
+    correlation: Tensor | None
     loss: float
 
 
@@ -85,7 +86,7 @@ def collect(
         devices: Who takes part, ascending, `[K]`.
         round: Round, counted from 0.
         seed: Seed of the run.
-        gram: Whether to work out the gradients' inner products, if they are all held at once.
+        gram: Whether to work out the correlation between devices, if their gradients are all held at once.
     """
     method = encoder.method
     ideal = method.aggregator == "ideal"
@@ -110,11 +111,14 @@ def collect(
     task.end_round()
     loss = float(torch.cat(losses) @ torch.from_numpy(shares))
     if ideal:
-        return Uplink(devices, None, None, truth, inner, loss)
+        return Uplink(devices, None, None, truth, None, loss)
     sent = join(parts)
     link = cell.link(devices, round)
+    correlation = None
+    if inner is not None:
+        correlation = correlation_of(inner, sent.mean[:, 0], encoder.size)
     received = _receive(sent, encoder, link, alpha, stream_keys(seed, "noise", round, devices))
-    return Uplink(devices, received, sent, truth, inner, loss)
+    return Uplink(devices, received, sent, truth, correlation, loss)
 
 
 def _receive(sent: Sent, encoder: Encoder, link: Link, alpha: Tensor, keys: np.ndarray) -> Received:

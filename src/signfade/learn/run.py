@@ -13,7 +13,8 @@ from torch import Tensor
 from signfade.learn.cell import CellPlan, make_cell
 from signfade.learn.classify import one_thread
 from signfade.learn.encode import Encoder
-from signfade.learn.predict import known_gain, predicted_error
+from signfade.learn.joint import JointRule
+from signfade.learn.predict import SMALLEST_GAIN, known_gain, predicted_error
 from signfade.learn.round import Diverged, Uplink, choose_devices, collect, rotate_back
 from signfade.learn.rules import find_rule
 from signfade.learn.step import make_step
@@ -53,10 +54,12 @@ class Experiment:
         self.round = 0
         self.warnings: list[str] = []
         self._workers = settings.threads or os.cpu_count() or 1
-        self._rule = None if settings.method.aggregator == "ideal" else find_rule(settings.method)
+        method = settings.method
+        self._rule = None if method.aggregator in ("ideal", "bfl") else find_rule(method)
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
-        self._encoder = Encoder(settings.method, self.task.segments)
+        self._joint = JointRule(method, self.task.devices) if method.aggregator == "bfl" else None
+        self._encoder = Encoder(method, self.task.segments)
         self._step = make_step(settings.server, self.task.initial_weights(), self.task.step_unit)
         self._uplink_bits = 0
         self._downlink_bits = 0
@@ -113,6 +116,7 @@ class Experiment:
             devices=devices,
             round=t,
             seed=settings.seed,
+            gram=settings.method.rotation != "none" or self._joint is not None,
         )
         estimate = self._estimate(uplink, t)
         self._downlink_bits += self._step.apply(estimate, t)
@@ -135,11 +139,17 @@ class Experiment:
         }
 
     def _estimate(self, uplink: Uplink, t: int) -> Tensor:
-        if uplink.received is None or self._rule is None:
+        """Return the server's estimate of the sum, `[M]`."""
+        received = uplink.received
+        if received is None:
             return uplink.truth
-        estimate = self._rule(uplink.received)
+        if self._joint is not None:
+            estimate, _, gain = self._joint(received, uplink.devices, uplink.correlation)
+        else:
+            assert self._rule is not None
+            estimate, gain = self._rule(received), known_gain(self.settings.method, received)
         if self.settings.method.debias:
-            estimate = estimate / known_gain(self.settings.method, uplink.received)
+            estimate = estimate / max(gain, SMALLEST_GAIN)
         return rotate_back(estimate, self._encoder, self.settings.seed, t)
 
     def _errors(self, uplink: Uplink, estimate: Tensor) -> dict[str, float | None]:
@@ -166,10 +176,15 @@ class Experiment:
             snr_db = 10 * np.log10(snr)
         return [round(float(value), 4) for value in np.quantile(snr_db, [0, 0.5, 1], method="nearest")]
 
+    def _parts(self) -> dict[str, Any]:
+        """Everything with a state of its own."""
+        parts = {"step": self._step, "task": self.task, "watch": self._watch}
+        return parts if self._joint is None else {**parts, "joint": self._joint}
+
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by name."""
         bits = torch.tensor([self._uplink_bits, self._downlink_bits], dtype=torch.int64)
-        parts = {"step": self._step.state(), "task": self.task.state(), "watch": self._watch.state()}
+        parts = {name: part.state() for name, part in self._parts().items()}
         named = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         return {**named, "bits": bits}
 
@@ -183,8 +198,7 @@ class Experiment:
                 if name.startswith(f"{prefix}.")
             }
 
-        self._step.restore(part("step"))
-        self.task.restore(part("task"))
-        self._watch.restore(part("watch"))
+        for name, keeper in self._parts().items():
+            keeper.restore(part(name))
         self._uplink_bits, self._downlink_bits = (int(value) for value in tensors["bits"])
         self.round = round
