@@ -15,6 +15,8 @@ __all__ = ["MODELS", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
 
 Shape = tuple[int, ...]
 
+# Pooling stands before ReLU throughout: the two commute, and ReLU then has a quarter of the work.
+
 
 def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
     """The paper's network: two 5x5 convolutions (32 and 64 channels), each with ReLU and 2x2 max-pooling, one
@@ -28,11 +30,11 @@ def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
         raise ValueError(f"paper-cnn needs images of at least 16x16 pixels; got {height}x{width}")
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(64 * after[0] * after[1], classes),
     )
@@ -45,11 +47,11 @@ def small_cnn(input_shape: Shape, classes: int) -> nn.Module:
         raise ValueError(f"small-cnn needs images of at least 4x4 pixels; got {height}x{width}")
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), classes),
     )
