@@ -86,9 +86,9 @@ def test_cell_none_is_perfect_links_and_a_later_key_brings_the_cell_back(tmp_pat
 
 
 def test_preset_wins_over_earlier_layers_but_not_over_its_own(tmp_path: Path) -> None:
-    path = written(tmp_path, '[method]\naggregator = "signsgd"\nprior = "laplacian"\n')
+    path = written(tmp_path, '[method]\naggregator = "signsgd"\nside_bits = 4\n')
     best = load(path, ["method.preset=best"]).method
-    assert (best.aggregator, best.rotation, best.prior) == ("bfl", "hadamard", "laplacian")
+    assert (best.aggregator, best.rotation, best.side_bits) == ("bfl", "hadamard", 4)
     for order in (1, -1):
         both = load(path, ["method.aggregator=sbfl", "method.preset=best"][::order]).method
         assert (both.aggregator, both.rotation) == ("sbfl", "hadamard")

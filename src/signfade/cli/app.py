@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from signfade.cli.data import data_app
+from signfade.cli.options import ConfigFile, Out, Overrides, read_settings, stdout_console
 
+if TYPE_CHECKING:
     from signfade.lab.compare import PlannedRun
     from signfade.settings import RunSettings
 
@@ -24,23 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="[CONFIG]", help="TOML file; without one, the defaults: digits."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.step=1e-3; repeatable."
-    ),
-]
-Out = Annotated[
-    str | None,
-    typer.Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -60,19 +45,6 @@ def _root(
     pass
 
 
-def _settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
-    from signfade.lab.config import load
-
-    settings = load(config, overrides or [])
-    return settings if out is None else settings.model_copy(update={"out": out})
-
-
-def _stdout() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)
-
-
 @app.command()
 def run(
     config: ConfigFile = None,
@@ -90,7 +62,7 @@ def run(
 
     Everything about the run is kept in the folder OUT/NAME.
     """
-    settings = _settings(config, overrides, out)
+    settings = read_settings(config, overrides, out)
     from signfade.cli.watch import Watch
     from signfade.lab.train import run_folder, train
 
@@ -116,7 +88,7 @@ def compare(
             help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
         ),
     ] = "signsgd,sbfl,ideal",
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Repeat everything with N seeds.")] = 1,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Repeat everything with N seeds.")] = 1,
     overrides: Overrides = None,
     out: Out = None,
 ) -> None:
@@ -125,7 +97,7 @@ def compare(
     All get the same data, cell, noise and initial weights. The runs are kept in OUT/NAME-compare, with one
     table, one figure and one report. The same command again continues what was stopped.
     """
-    settings = _settings(config, overrides, out)
+    settings = read_settings(config, overrides, out)
     _compare(settings, methods.split(","), seeds, f"{settings.name}-compare")
 
 
@@ -138,7 +110,7 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     from importlib.resources import as_file, files
 
     with as_file(files("signfade.lab") / "demo.toml") as config:
-        settings = _settings(config, overrides, out)
+        settings = read_settings(config, overrides, out)
     _compare(settings, ["signsgd", "sbfl", "best", "ideal"], 1, settings.name)
 
 
@@ -158,7 +130,7 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str) -
 
         result = play(runs, on_start=start, on_round=watch.round, on_note=watch.note)
     files = write_comparison(result, folder, settings.name)
-    _stdout().print(comparison_table(result.groups, settings.name))
+    stdout_console().print(comparison_table(result.groups, settings.name))
     for file in files:
         typer.echo(str(file))
     if result.failed:
@@ -171,12 +143,12 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
 
     How well devices are heard, and the error predicted for every rule. Pictures go to OUT/NAME-link.
     """
-    settings = _settings(config, overrides, out)
+    settings = read_settings(config, overrides, out)
     from signfade.lab.link import link_text, plot_link, study_link
 
     study = study_link(settings)
     files = plot_link(study, Path(settings.out) / f"{settings.name}-link")
-    console = _stdout()
+    console = stdout_console()
     for part in link_text(study):
         console.print(part)
     for file in files:
@@ -203,17 +175,23 @@ def theory(
     from signfade.cli.show import error_table, read_snrs
 
     snrs = read_snrs(snr_db)
+    kind = "png" if plot is None or not plot.suffix else plot.suffix.removeprefix(".").lower()
+    if kind not in ("png", "svg", "pdf"):
+        raise ValueError(f"--plot must end in .png, .svg or .pdf; got {str(plot)!r}")
+    import numpy as np
+
     from signfade.lab.link import plot_errors, theory_errors
     from signfade.lab.style import save_figure
 
     options: dict[str, Any] = {"family": family, "fading": fading}
-    _stdout().print(error_table(snrs, theory_errors(snrs, **options)))
+    table = error_table(snrs, theory_errors(snrs, **options))
+    files = []
     if plot is not None:
-        import numpy as np
-
-        kind = plot.suffix.removeprefix(".").lower() or "png"
-        curves = plot_errors(np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121), **options)
-        typer.echo(str(save_figure(curves, plot.with_suffix(""), [kind])[0]))
+        grid = np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121)
+        files = save_figure(plot_errors(grid, **options), plot.with_suffix(""), [kind])
+    stdout_console().print(table)
+    for file in files:
+        typer.echo(str(file))
 
 
 @app.command()
@@ -243,33 +221,3 @@ def config(
     from signfade.lab.config import load, to_toml
 
     typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """List the data sets that a run can name, and where they are."""
-    from rich import box
-    from rich.table import Table
-
-    from signfade.data import available
-
-    table = Table("name", "what", "where", box=box.SIMPLE)
-    for entry in available():
-        table.add_row(entry.name, entry.description, entry.where or f"signfade data fetch {entry.name}")
-    _stdout().print(table)
-
-
-@data_app.command("fetch")
-def data_fetch(
-    name: Annotated[str, typer.Argument(help="mnist")],
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to put it; the cache by default.")
-    ] = None,
-) -> None:
-    """Download a data set once; its files are checked by SHA-256."""
-    from signfade.cli.watch import Downloads
-    from signfade.data import fetch
-
-    with Downloads() as downloads:
-        where = fetch(name, folder, progress=downloads.progress, note=downloads.note)
-    typer.echo(str(where))

@@ -64,7 +64,8 @@ def read_snrs(text: str) -> NDArray[np.float64]:
 
 def error_table(snr_db: NDArray[np.float64], errors: Mapping[str, NDArray[np.float64]]) -> Table:
     """Return a table with a row a rule and a column an SNR."""
-    table = Table("rule \\ SNR (dB)", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE)
+    table.add_column("rule, SNR in dB:", no_wrap=True)
     for snr in snr_db:
         table.add_column(f"{snr:g}", justify="right")
     for label, row in errors.items():

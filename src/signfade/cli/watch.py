@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
 
     Example:
         >>> duration(3.21), duration(75), duration(7300)
-        ('3.2 s', '1 min 15 s', '2 h 2 min')
+        ('3.2 s', '1 min 15 s', '2 h 1 min')
     """
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -57,11 +57,19 @@ class Watch:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._settle()
         if self._bars is not None:
             self._bars.stop()
 
+    def _settle(self) -> None:
+        """Take away the bar of a run that has no rounds to show: it was finished before, or never began."""
+        if self._bars is not None and self._task is not None and self._first is None:
+            self._bars.remove_task(self._task)
+        self._task = None
+
     def start(self, label: str, rounds: int) -> None:
         """Say that a run begins; until its first round the bar only shows that something happens."""
+        self._settle()
         self._label, self._rounds, self._accuracy, self._first = label, rounds, None, None
         if self._bars is not None:
             self._task = self._bars.add_task(label, total=None, state="preparing")

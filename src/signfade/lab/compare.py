@@ -104,9 +104,7 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
         )
     chosen = resolve(overlay(tree, layer, f"variants.{name}: ") | {"label": label})
     if is_import_path(chosen.method.aggregator):
-        load_function(
-            chosen.method.aggregator
-        )  # so that a typing error is told before the first run, not after
+        load_function(chosen.method.aggregator)  # a typing error is told before the first run, not after it
     return chosen
 
 

@@ -119,8 +119,8 @@ def overlay(tree: Mapping[str, Any], layer: Mapping[str, Any], where: str = "") 
     Example:
         >>> overlay({"server": {"step": 0.1}}, {"server.momentum": 0.9, "seed": 3})
         {'server': {'step': 0.1, 'momentum': 0.9}, 'seed': 3}
-        >>> overlay({"method": {"aggregator": "sbfl", "prior": "laplacian"}}, {"method.preset": "best"})
-        {'method': {'prior': 'laplacian', 'preset': 'best'}}
+        >>> overlay({"method": {"aggregator": "sbfl", "side_bits": 4}}, {"method.preset": "best"})
+        {'method': {'side_bits': 4, 'preset': 'best'}}
     """
     result: dict[str, Any] = {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()

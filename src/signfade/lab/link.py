@@ -132,15 +132,17 @@ def _number(value: float) -> str:
     return "infinite" if np.isinf(value) else f"{value:.3f}"
 
 
-def _bars(values: Array, width: int = 40, bins: int = 12) -> str:
-    """A small histogram in text, one line a bin."""
-    low, high = np.floor(values.min()), np.ceil(values.max())
-    count, edges = np.histogram(values, bins=bins, range=(low, max(high, low + 1)))
-    scale = width / count.max()
-    return "\n".join(
-        f"{left:6.1f} dB  {'█' * max(round(n * scale), int(n > 0))}{' ' if n else ''}{n / values.size:.0%}"
-        for n, left in zip(count, edges)
-    )
+def _bars(values: Array, width: int = 40) -> str:
+    """A small histogram in text, one line a bin; the best-heard hundredth is in the last one."""
+    low, high = np.floor(values.min()), np.ceil(np.quantile(values, 0.99))
+    high = max(high, low + 1)
+    count, edges = np.histogram(np.minimum(values, high), bins=min(int(high - low), 12), range=(low, high))
+    lines = []
+    for n, left, right in zip(count, edges, edges[1:]):
+        bar = "█" * max(round(n * width / count.max()), int(n > 0))
+        span = f"{left:5.1f} to {right:4.1f} dB" if right < edges[-1] else f"{left:5.1f} dB and up"
+        lines.append(f"{span:>16}  {bar} {n / values.size:.0%}")
+    return "\n".join(lines)
 
 
 def link_text(study: LinkStudy) -> list[RenderableType]:
@@ -154,9 +156,7 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
     if study.mean_snr_db is None or study.faded_snr_db is None:
         parts.append(Text("Perfect links: no fading, no noise."))
     else:
-        snrs = Table(
-            title=f"SNR in dB, {study.mean_snr_db.size} devices", box=box.SIMPLE, title_justify="left"
-        )
+        snrs = Table(box=box.SIMPLE)
         for name in ("", "min", "5 %", "25 %", "median", "75 %", "95 %", "max"):
             snrs.add_column(name, justify="left" if not name else "right")
         rows = [("mean, this run's devices", study.mean_snr_db)]
@@ -165,9 +165,10 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         for label, values in rows:
             snrs.add_row(label, *(f"{q:.1f}" for q in np.quantile(values, _QUANTILES)))
         anybody = study.crowd_snr_db if study.crowd_snr_db is not None else study.mean_snr_db
-        parts += [snrs, Text("Mean SNR, share of users"), Text(_bars(anybody)), Text()]
-    title = "Predicted squared error of a coordinate, in units of its variance"
-    errors = Table(title=title, box=box.SIMPLE, title_justify="left")
+        parts += [Text(f"SNR in dB, {study.mean_snr_db.size} devices"), snrs]
+        parts += [Text("Mean SNR, share of users"), Text(_bars(anybody)), Text()]
+    parts.append(Text("Predicted squared error of a coordinate, in units of its variance"))
+    errors = Table(box=box.SIMPLE)
     errors.add_column("rule")
     errors.add_column("error", justify="right")
     for label, error in sorted(study.errors.items(), key=lambda item: item[1]):

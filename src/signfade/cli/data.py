@@ -1,0 +1,67 @@
+"""`signfade data`: which data sets there are, where they come from, who gets what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from signfade.cli.options import ConfigFile, Overrides, read_settings, stdout_console
+
+__all__ = ["data_app"]
+
+data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets that a run can name, and where they are."""
+    from rich import box
+    from rich.table import Table
+
+    from signfade.data import available
+
+    table = Table("name", "what", "where", box=box.SIMPLE)
+    for entry in available():
+        table.add_row(entry.name, entry.description, entry.where or f"signfade data fetch {entry.name}")
+    stdout_console().print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="mnist")],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to put it; the cache by default.")
+    ] = None,
+) -> None:
+    """Download a data set once; its files are checked by SHA-256."""
+    from signfade.cli.watch import Downloads
+    from signfade.data import fetch
+
+    with Downloads() as downloads:
+        where = fetch(name, folder, progress=downloads.progress, note=downloads.note)
+    typer.echo(str(where))
+
+
+@data_app.command("split")
+def data_split(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A PNG.")] = Path(
+        "split.png"
+    ),
+) -> None:
+    """Draw which device of a run holds what."""
+    settings = read_settings(config, overrides)
+    from signfade.data import load, plot_split, split
+    from signfade.lab.style import save_figure
+
+    data = settings.data
+    if data.name in ("regression", "gaussian"):
+        raise ValueError(f"{data.name} has no classes to split; data.name must be digits, mnist or idx")
+    dataset = load(data.name, data.folder)
+    who = split(dataset.train_y, data.devices, data.split, data.concentration, settings.seed)
+    figure = plot_split(dataset.train_y, who, dataset.classes)
+    stem = output.with_suffix("") if output.suffix == ".png" else output
+    typer.echo(str(save_figure(figure, stem, ["png"])[0]))

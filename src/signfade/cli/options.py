@@ -1,0 +1,48 @@
+"""What the commands have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from signfade.settings import RunSettings
+
+__all__ = ["ConfigFile", "Out", "Overrides", "read_settings", "stdout_console"]
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[CONFIG]", help="TOML file; without one, the defaults: digits."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.step=1e-3; repeatable."
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
+]
+
+
+def read_settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
+    """Return the settings that a command was given."""
+    from signfade.lab.config import load
+
+    settings = load(config, overrides or [])
+    return settings if out is None else settings.model_copy(update={"out": out})
+
+
+def stdout_console() -> Console:
+    """Return where results are printed."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a file or a pipe has no width: do not fold tables for its sake
+        console.width = 160
+    return console

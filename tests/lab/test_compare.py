@@ -1,0 +1,126 @@
+"""What a comparison runs: which settings a method's name stands for, and in which folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signfade.lab.compare import compare, method_settings, plan
+from signfade.lab.config import ConfigError, resolve
+from signfade.lab.folder import FolderError
+from signfade.lab.train import train
+from signfade.settings import PRESETS, RunSettings
+
+TINY = {"rounds": 2, "data.name": "gaussian", "data.size": 32, "data.devices": 2}
+
+
+def settings(**tables: Any) -> RunSettings:
+    return resolve(TINY | tables)
+
+
+def test_a_variant_is_the_file_with_its_keys_on_top() -> None:
+    shared = settings(
+        server={"step": 0.5, "momentum": 0.25}, variants={"a": {"server.step": 0.1, "eval.every": 3}}
+    )
+    found = method_settings(shared, "a")
+    assert (found.server.step, found.server.momentum, found.eval.every) == (0.1, 0.25, 3)
+    assert (found.label, found.variants) == ("a", {})
+
+
+def test_a_variant_wins_over_an_aggregator_of_the_same_name() -> None:
+    shared = settings(variants={"signsgd": {"method.aggregator": "signsgd", "server.step": 1e-3}})
+    assert method_settings(shared, "signsgd").server.step == 1e-3
+
+
+def test_a_variant_can_name_itself() -> None:
+    shared = settings(variants={"a": {"label": "what it is"}})
+    assert method_settings(shared, "a").method_label == "what it is"
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_a_preset_wins_over_the_file(name: str) -> None:
+    shared = settings(method={"aggregator": "zero_forcing", "form": "published", "side_bits": 4})
+    found = method_settings(shared, name).method
+    assert {key: getattr(found, key) for key in PRESETS[name]} == PRESETS[name]
+    assert found.side_bits == 4  # what the preset says nothing about stays
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_an_aggregator_replaces_the_preset_of_the_file(name: str) -> None:
+    shared = settings(method={"preset": name, "side_bits": 4})
+    assert method_settings(shared, "blmmse") == method_settings(settings(method={"side_bits": 4}), "blmmse")
+
+
+def test_presets_do_not_mix() -> None:
+    shared = settings(method={"preset": "best"})
+    assert method_settings(shared, "paper") == method_settings(settings(), "paper")
+
+
+def test_your_own_rule_is_called_by_its_function(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def median(received):\n    return received.y.median(dim=0).values\n")
+    found = method_settings(settings(), f"{tmp_path}/mine.py:median")
+    assert found.method_label == "median"
+    assert train(found, tmp_path / "run")["method"] == "median"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("sbfI", "the nearest known one is 'sbfl'"),
+        ("quick", "the nearest known one is 'quicker'"),
+        ("absent.py:rule", "no such file"),
+        ("math:nothing", "has no function 'nothing'"),
+    ],
+)
+def test_unknown_methods(name: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        method_settings(settings(variants={"quicker": {}}), name)
+
+
+@pytest.mark.parametrize("key", ["seed", "name", "out"])
+def test_a_variant_cannot_change_what_is_common(key: str) -> None:
+    shared = settings(variants={"a": {key: 3 if key == "seed" else "x"}})
+    with pytest.raises(ConfigError, match=rf"variants\.a sets {key}"):
+        method_settings(shared, "a")
+
+
+def test_a_plan_goes_seed_by_seed(tmp_path: Path) -> None:
+    runs = plan(settings(seed=4), ["sbfl", "ideal"], tmp_path, seeds=2)
+    assert [(run.settings.method_label, run.settings.seed) for run in runs] == [
+        ("sbfl", 4),
+        ("ideal", 4),
+        ("sbfl", 5),
+        ("ideal", 5),
+    ]
+    assert [run.folder.relative_to(tmp_path).as_posix() for run in runs] == [
+        "sbfl/seed-4",
+        "ideal/seed-4",
+        "sbfl/seed-5",
+        "ideal/seed-5",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_seeds_later_reuse_the_first(tmp_path: Path) -> None:
+    compare(plan(settings(), ["sbfl"], tmp_path))
+    heard: list[int] = []
+    result = compare(
+        plan(settings(), ["sbfl"], tmp_path, seeds=2), on_round=lambda record: heard.append(record["round"])
+    )
+    assert heard == [1, 2]  # those of the second seed only
+    assert [(group.label, group.seeds) for group in result.groups] == [("sbfl", 2)]
+
+
+@pytest.mark.parametrize("labels", [("x", "x"), ("x y", "x/y"), ("X", "x")])
+def test_two_methods_cannot_share_a_folder(labels: tuple[str, str], tmp_path: Path) -> None:
+    shared = settings(variants={"a": {"label": labels[0]}, "b": {"label": labels[1]}})
+    with pytest.raises(ConfigError, match="two of the methods"):
+        plan(shared, ["a", "b"], tmp_path)
+
+
+def test_a_folder_with_another_run_is_found_before_the_first_round(tmp_path: Path) -> None:
+    compare(plan(settings(), ["ideal"], tmp_path))
+    with pytest.raises(FolderError, match="another config"):
+        plan(settings(rounds=3), ["sbfl", "ideal"], tmp_path)

@@ -1,0 +1,442 @@
+"""The command line: what it prints, what it leaves, how it fails."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from signfade import __version__
+from signfade.cli.main import run as signfade
+from signfade.data import write_idx
+from signfade.lab.folder import RunFolder
+
+TINY = ("rounds=4", "data.name=gaussian", "data.size=64", "data.devices=3", "eval.every=2")
+COMMAND = [sys.executable, "-m", "signfade"]
+
+
+def sets(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [record | {"seconds": 0} for record in RunFolder(folder).read_metrics()]
+
+
+def idx_folder(folder: Path, classes: int, samples: int = 40) -> Path:
+    """Four IDX files of small random images."""
+    draw = np.random.default_rng(1)
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        images = draw.integers(0, 256, (samples, 8, 8), dtype=np.uint8)
+        write_idx(folder / f"{part}-images-idx3-ubyte", images)
+        write_idx(folder / f"{part}-labels-idx1-ubyte", (np.arange(samples) % classes).astype(np.uint8))
+    return folder
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Run a command that must be refused: exit code 2, one sentence on stderr, nothing written anywhere."""
+
+    def check(*arguments: str | Path) -> str:
+        before = content(tmp_path)
+        capsys.readouterr()
+        assert signfade([str(argument) for argument in arguments]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("signfade: ")
+        assert printed.err.count("\n") == 1
+        assert content(tmp_path) == before
+        return printed.err
+
+    return check
+
+
+# -- the face ----------------------------------------------------------------------------------------------
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["--version"]) == 0
+    assert capsys.readouterr().out == f"signfade {__version__}\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from signfade.cli.main import run; run(['--help']); run(['run', '--help']);"
+        "print('loaded', sorted({'torch', 'numpy', 'matplotlib', 'scipy', 'numba'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded []"
+    for command in ("run", "compare", "demo", "link", "theory", "report", "data", "config"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_config_prints_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from signfade.lab.config import load
+
+    assert signfade(["config"]) == 0
+    path = tmp_path / "all.toml"
+    path.write_text(capsys.readouterr().out)
+    assert load(path) == load(None)
+    assert signfade(["config", str(path), *sets("seed=5")]) == 0
+    assert "\nseed = 5\n" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    script = f"{shlex.join([*COMMAND, 'config'])} | true"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+# -- run ---------------------------------------------------------------------------------------------------
+
+
+def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == str(tmp_path / "a")
+    assert printed.out.startswith("a, sbfl, seed 0: ")
+    assert "sbfl: round 4 of 4, loss" in printed.err
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert names == {"config.toml", "metrics.jsonl", "summary.json", "checkpoints", "log"}
+
+
+def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text('name = "mine"\nrounds = 3\n[data]\nname = "gaussian"\nsize = 32\ndevices = 2\n')
+    command = ["run", str(path), "--json", *sets("label=x", f"out={tmp_path}")]
+    assert signfade(command) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert (summary["name"], summary["method"], summary["rounds"]) == ("mine", "x", 3)
+    before = content(tmp_path)
+    assert signfade(command) == 0  # again: nothing is played, the answer is the same
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == summary
+    assert "already finished" in printed.err
+    assert content(tmp_path) == before
+
+
+def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = sets("rounds=9", "data.devices=2", "server.step=1e38", "name=a")
+    assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("signfade: round 2: ")
+    assert "server.step" in last
+
+
+def test_a_crash_in_your_own_rule_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("def rule(received):\n    return {}['absent']\n")
+    changes = sets(*TINY, f"method.aggregator={tmp_path}/mine.py:rule")
+    assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("signfade: ")
+    assert "absent" in last
+
+
+def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGNFADE_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="unknown key"):
+        signfade(["run", *sets("sede=1")])
+
+
+def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
+    changes = sets("rounds=25", "data.devices=4", "name=my run", "checkpoint_every=50")
+    command = ["run", "--out", str(tmp_path / "a"), *changes]
+    process = subprocess.Popen([*COMMAND, *command], stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "a" / "my-run" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    last = errors.splitlines()[-1]
+    assert last.startswith("signfade: stopped after round ")
+    told = shlex.split(last.partition("resume with: ")[2])
+    assert told == ["signfade", *command, "--resume"]
+    assert signfade(told[1:]) == 0
+    assert signfade(["run", "--out", str(tmp_path / "b"), *changes]) == 0
+    assert rounds_of(tmp_path / "a" / "my-run") == rounds_of(tmp_path / "b" / "my-run")
+    last_states = [
+        (tmp_path / one / "my-run" / "checkpoints" / "round-00000025.safetensors").read_bytes()
+        for one in "ab"
+    ]
+    assert last_states[0] == last_states[1]
+
+
+# -- bad input: one sentence, exit code 2, nothing overwritten ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "absent.toml"], "no such config file: absent.toml"),
+        (["run", *sets("rounds=0")], "rounds must be greater than or equal to 1; got 0"),
+        (["run", *sets("server.stepp=1")], "the nearest known one is 'server.step'"),
+        (["run", *sets("rounds")], "--set takes key=value"),
+        (["run", *sets("data.devices=1438")], "1437; got 1438"),
+        (["run", *sets("server.optimizer=newton")], "server.optimizer must be one of"),
+        (["run", *sets("model.name=resnet")], "model.name must be"),
+        (["run", *sets("model.name=no_such_package:model")], "no_such_package"),
+        (["run", *sets("method.aggregator=vote")], "method.aggregator must be"),
+        (["run", *sets("method.aggregator=absent.py:rule")], "no such file: absent.py"),
+        (["run", *sets("cell.city=moon")], "city must be one of"),
+        (["run", *sets("data.name=idx", "data.folder=absent")], "absent has no file"),
+        (["run", *sets("data.name=mnist", "data.folder=absent")], "absent has no file"),
+        (["run", "--colour"], "--colour"),
+        (["run", "a", "b"], "unexpected extra argument"),
+        (["walk"], "walk"),
+        (["compare", "--methods", "sbfl,sbfl"], "two of the methods are called 'sbfl'"),
+        (["compare", "--methods", "sbfl,signsdg"], "the nearest known one is 'signsgd'"),
+        (["compare", "--methods", ","], "there is nothing to compare"),
+        (["compare", "--methods", "sbfl,absent.py:rule"], "no such file: absent.py"),
+        (["compare", "--seeds", "0"], "seeds must be 1 or more; got 0"),
+        (["theory", "--snr-db", "a,b"], "--snr-db must be numbers"),
+        (["theory", "--snr-db", "0:10:0"], "--snr-db must be numbers"),
+        (["theory", "--family", "cauchy"], "family must be one of"),
+        (["theory", "--plot", "curve.doc"], "--plot must end in .png, .svg or .pdf; got 'curve.doc'"),
+        (["theory", "--fading", "heavy"], "fading must be one of"),
+        (["report", "absent"], "absent does not exist"),
+        (["data", "split", *sets("data.name=gaussian")], "gaussian has no classes"),
+        (["data", "split", *sets("data.devices=1438")], "1437; got 1438"),
+        (["data", "fetch", "digits"], "digits needs no fetching"),
+    ],
+)
+def test_bad_input(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refused(*arguments)
+
+
+def test_more_devices_than_samples(refused: Refused, tmp_path: Path) -> None:
+    changes = sets("data.name=idx", f"data.folder={idx_folder(tmp_path / 'few', 10, samples=20)}")
+    for split in ("two-chunks", "iid", "dirichlet"):
+        told = refused("run", *changes, *sets("data.devices=30", f"data.split={split}"), "--out", tmp_path)
+        assert "20" in told
+
+
+def test_two_chunks_need_two_classes(refused: Refused, tmp_path: Path) -> None:
+    changes = sets("data.name=idx", f"data.folder={idx_folder(tmp_path / 'one', 1)}", "data.devices=2")
+    assert "two" in refused("run", *changes, "--out", tmp_path)
+
+
+def test_corrupt_data(refused: Refused, tmp_path: Path) -> None:
+    folder = idx_folder(tmp_path / "set", 10)
+    for name in ("idx", "mnist"):  # small random images are not MNIST, whose checksums are known
+        path = folder / "train-images-idx3-ubyte"
+        path.write_bytes(path.read_bytes()[:-7])
+        told = refused("run", *sets(f"data.name={name}", f"data.folder={folder}"), "--out", tmp_path)
+        assert "train-images-idx3-ubyte" in told
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "demo", "link"])
+def test_an_unwritable_folder(refused: Refused, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    told = refused(command, *sets("rounds=1"), "--out", tmp_path / "file")
+    assert str(tmp_path / "file") in told
+
+
+def test_an_unwritable_report(refused: Refused, tmp_path: Path) -> None:
+    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    assert "cannot write" in refused("report", tmp_path / "a", "-o", tmp_path / "a" / "log" / "r.html")
+
+
+def test_a_folder_that_is_not_ours(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "thesis.tex").write_text("precious")
+    assert "holds no run" in refused("run", *sets(*TINY, "name=a"), "--out", tmp_path)
+
+
+def test_an_existing_run_with_another_config(refused: Refused, tmp_path: Path) -> None:
+    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    told = refused("run", *sets(*TINY, "name=a", "seed=1"), "--out", tmp_path)
+    assert "another config (seed: 0 there, 1 here)" in told
+    assert "another config" in refused("run", *sets(*TINY, "name=a", "seed=1"), "--out", tmp_path, "--resume")
+
+
+def test_an_unfinished_run_without_resume(refused: Refused, tmp_path: Path) -> None:
+    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    (tmp_path / "a" / "summary.json").unlink()
+    assert "add --resume" in refused("run", *sets(*TINY, "name=a"), "--out", tmp_path)
+    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path), "--resume"]) == 0
+
+
+def test_one_bad_folder_stops_a_comparison_before_it_begins(refused: Refused, tmp_path: Path) -> None:
+    command = ["compare", *sets(*TINY, "name=a"), "--out", tmp_path, "--methods"]
+    assert signfade([str(word) for word in [*command, "ideal"]]) == 0
+    told = refused(*command, "sbfl,ideal", *sets("server.step=0.5"))
+    assert "ideal" in told
+    assert not (tmp_path / "a-compare" / "sbfl").exists()
+
+
+# -- compare, demo, report ---------------------------------------------------------------------------------
+
+
+def test_compare_is_fair_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        'name = "c"\nrounds = 3\neval.every = 1\ndata.devices = 4\n[variants.slow]\n"server.step" = 1e-4\n'
+        '[variants.signsgd]\n"server.step" = 1e-3\nmethod.aggregator = "signsgd"\n'
+    )
+    (tmp_path / "mine.py").write_text("def rule(received):\n    return received.y.sum(dim=0)\n")
+    methods = f"slow,signsgd,ideal,{tmp_path}/mine.py:rule"
+    command = ["compare", str(path), "--methods", methods, "--seeds", "2", "--out", str(tmp_path)]
+    assert signfade(command) == 0
+    printed = capsys.readouterr()
+    folder = tmp_path / "c-compare"
+    assert {path.name for path in folder.iterdir()} == {
+        *("slow", "signsgd", "ideal", "rule"),
+        *("table.txt", "curves.png", "report.html"),
+    }
+    for name in ("slow", "signsgd", "ideal", "rule"):
+        assert name in printed.out
+    assert printed.out.splitlines()[-1] == str(folder / "report.html")
+    for seed in (0, 1):
+        first = [
+            RunFolder(folder / name / f"seed-{seed}").read_metrics()[0]
+            for name in ("slow", "signsgd", "ideal")
+        ]
+        assert len({record["train_loss"] for record in first}) == 1  # same data, same initial weights
+        heard = [RunFolder(folder / name / f"seed-{seed}").read_metrics() for name in ("slow", "signsgd")]
+        assert [r["snr_db"] for r in heard[0]] == [r["snr_db"] for r in heard[1]]  # same cell, same fading
+    steps = {
+        name: RunFolder(folder / name / "seed-0").config()["server"]["step"] for name in ("slow", "signsgd")
+    }
+    assert steps == {"slow": 1e-4, "signsgd": 1e-3}
+    runs = {p: data for p, data in content(folder).items() if "seed-" in p}
+    assert signfade(command) == 0  # again: everything is there
+    assert {p: data for p, data in content(folder).items() if "seed-" in p} == runs
+
+
+def test_a_method_that_fails_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        'name = "c"\nrounds = 4\ndata.devices = 2\n'
+        '[variants.wild]\n"server.step" = 1e38\n"method.aggregator" = "ideal"\n'
+    )
+    assert signfade(["compare", str(path), "--methods", "wild,sbfl", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "wild, seed 0, failed: round 2" in printed.err
+    assert "sbfl" in (tmp_path / "c-compare" / "table.txt").read_text()
+    assert (tmp_path / "c-compare" / "report.html").exists()
+    assert signfade(["compare", str(path), "--methods", "wild", "--out", str(tmp_path)]) == 1
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["demo", "--out", str(tmp_path), *sets("rounds=3")]) == 0
+    printed = capsys.readouterr()
+    for name in ("signsgd", "sbfl", "best", "ideal"):
+        assert name in printed.out
+    assert "<html" in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_report_of_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        assert signfade(["run", *sets(*TINY, f"name={name}"), "--out", str(tmp_path)]) == 0
+    page = tmp_path / "page.html"
+    capsys.readouterr()
+    assert signfade(["report", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    assert "<html" in page.read_text()
+
+
+# -- link, theory, data ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "pictures", "words"),
+    [
+        ((), {"map.png", "snr.png", "error.png"}, ("anybody in this cell", "gaussian fading", "0.000")),
+        (("cell.snr_db=0", "cell.fading=none"), {"snr.png", "error.png"}, ("0.650", "0.682", "1.000")),
+        (("cell=none",), set(), ("Perfect links", "0.363")),
+    ],
+)
+def test_link(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: tuple[str, ...],
+    pictures: set[str],
+    words: tuple[str, ...],
+) -> None:
+    assert signfade(["link", *sets(*changes, "name=a"), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert {path.name for path in tmp_path.rglob("*.png")} == pictures
+    for word in words:
+        assert word in printed
+
+
+def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
+    from signfade.lab.config import load
+    from signfade.lab.link import study_link
+    from signfade.theory.mse import mse
+
+    snrs = [-3.0, 4.0, 11.0]
+    changes = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh", "method.prior=laplacian"]
+    study = study_link(load(None, changes))
+    each = [mse("sbfl", 10 ** (snr / 10), family="laplacian", fading="rayleigh") for snr in snrs]
+    assert study.errors["sbfl"] == pytest.approx(sum(map(float, each)) / 3, rel=1e-12)
+
+
+def test_link_looks_at_the_cell_the_run_will_have(tmp_path: Path) -> None:
+    from signfade.lab.config import load
+    from signfade.lab.link import study_link
+
+    study = study_link(load(None, ["data.devices=5", "seed=3"]))
+    assert study.faded_snr_db is not None
+    assert signfade(["run", *sets(*TINY, "data.devices=5", "seed=3", "name=a"), "--out", str(tmp_path)]) == 0
+    for record, snrs in zip(RunFolder(tmp_path / "a").read_metrics(), study.faded_snr_db):
+        low, middle, high = record["snr_db"]
+        assert [low, middle, high] == pytest.approx([snrs.min(), np.median(snrs), snrs.max()], abs=1e-4)
+
+
+def test_theory_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / "curves.svg"
+    assert signfade(["theory", "--snr-db", "0,10", "--plot", str(plot)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line.split() for line in lines if line.split()[:1] == ["sbfl"])
+    assert row == ["sbfl", "0.6496", "0.3649"]
+    assert lines[-1] == str(plot)
+    assert "<svg" in plot.read_text()
+
+
+def test_data_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SIGNFADE_CACHE", str(tmp_path))
+    assert signfade(["data", "list"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("digits", "mnist", "idx", "regression", "signfade data fetch mnist"):
+        assert name in printed
+
+
+def test_data_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["data", "split", "-o", str(tmp_path / "who.png")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'who.png'}\n"
+    assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_colour_or_bar_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert not {"\x1b", "\r"} & set(printed.out + printed.err)
