@@ -93,7 +93,7 @@ def test_unwritable_folders_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(
-            FolderError, match=r"cannot write to the run folder .*: Not a directory|File exists"
+            FolderError, match=r"cannot write to the run folder .*: (Not a directory|File exists)"
         ):
             RunFolder(path).create(CONFIG)
 
@@ -176,7 +176,10 @@ def test_rounds_follow_each_other(tmp_path: Path) -> None:
     assert len(folder.read_metrics()) == 2
 
 
-def test_every_tear_of_the_file_leaves_the_whole_lines_before_it(tmp_path: Path) -> None:
+def test_every_tear_of_the_file_leaves_the_whole_lines_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow, and no part of this
     folder = RunFolder(tmp_path / "run").create(CONFIG)
     for number in (1, 2, 3):
         folder.append_metrics(record(number))
@@ -356,7 +359,7 @@ def test_metadata_and_round_are_checked() -> None:
         encode_checkpoint(1, STATE, {"round": 1})  # type: ignore[dict-item]
 
 
-# -- a kill at every line ------------------------------------------------------------------------------------
+# -- a kill at any line --------------------------------------------------------------------------------------
 
 ROUNDS = 3
 
@@ -410,7 +413,10 @@ def killed_after(path: Path, lines: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_kill_at_every_line_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_kill_at_any_line_is_resumed_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # guards against a power cut, not a kill, and is slow
     train(tmp_path / "whole")
     expected = contents(tmp_path / "whole")
     assert len(expected) == 5  # config, metrics, summary, two checkpoints
@@ -418,6 +424,6 @@ def test_a_kill_at_every_line_is_resumed_to_the_same_bytes(tmp_path: Path) -> No
     while killed_after(path := tmp_path / f"killed-{lines}", lines):
         train(path)
         assert contents(path) == expected, f"killed at line {lines}"
-        lines += 3 if lines > 40 else 1
+        lines += 1 if lines < 100 else 2  # the rounds repeat their lines
     assert lines > 150  # the kills did reach into the loop
     assert contents(path) == expected  # and the last fork was not killed

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# name -> module. Loaded when first used: a command that only prints settings need not wait for matplotlib.
-_HOME = {
-    "METRIC_KEYS": "metrics",
-    "Checkpoint": "checkpoint",
-    "FolderError": "folder",
-    "Group": "group",
-    "Run": "group",
-    "RunFolder": "folder",
-    "cell_map": "figures",
-    "comparison": "table",
-    "comparison_table": "table",
-    "curves": "figures",
-    "find_runs": "group",
-    "group_runs": "group",
-    "load_run": "group",
-    "mse_curves": "figures",
-    "save_figure": "style",
-    "snr_histogram": "figures",
-    "summarise": "summary",
-    "write_report": "report",
-}
-__all__ = sorted(_HOME)
+if TYPE_CHECKING:
+    from signfade.lab.checkpoint import Checkpoint
+    from signfade.lab.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
+    from signfade.lab.folder import FolderError, RunFolder
+    from signfade.lab.group import Group, Run, find_runs, group_runs, load_run
+    from signfade.lab.metrics import METRIC_KEYS
+    from signfade.lab.report import write_report
+    from signfade.lab.summary import summarise
+    from signfade.lab.table import comparison, comparison_table
+
+__all__ = [
+    "METRIC_KEYS",
+    "Checkpoint",
+    "FolderError",
+    "Group",
+    "Run",
+    "RunFolder",
+    "cell_map",
+    "comparison",
+    "comparison_table",
+    "curves",
+    "find_runs",
+    "group_runs",
+    "load_run",
+    "mse_curves",
+    "save_figure",
+    "snr_histogram",
+    "summarise",
+    "write_report",
+]
+
+# The modules to look in, loaded when first used: a command that prints settings need not wait for matplotlib.
+_MODULES = ("metrics", "checkpoint", "folder", "summary", "group", "table", "figures", "report")
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for from the module it lives in."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in __all__:
+        for module in _MODULES:
+            home = importlib.import_module(f"{__name__}.{module}")
+            if name in home.__all__:
+                return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -224,6 +224,8 @@ def format_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, list) and len(value) > 6:
+        return f"{len(value)} values"
     if isinstance(value, list):
         return "[" + ", ".join(map(format_value, value)) + "]"
     return str(value)

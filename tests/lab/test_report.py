@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signfade import lab
+from signfade.lab.folder import FolderError
+from signfade.lab.group import Group, Run, group_runs, load_run
+from signfade.lab.report import write_report
+from signfade.lab.words import finding, theory_finding, theory_rows
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Tags that are opened and closed, their text, and everything that could reach for the network."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.tags: list[str] = []
+        self.targets: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.stack.append(tag)
+        names = ("src", "href", "xlink:href", "action", "data", "srcset")
+        self.targets += [value or "" for name, value in attrs if name in names]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page_of(runs: list[Path], tmp_path: Path, **options: Any) -> tuple[str, Page]:
+    path = write_report(runs, tmp_path / "out" / "report.html", **options)
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.stack == []
+    return text, page
+
+
+def test_the_page_is_whole_and_reaches_for_nothing(runs: list[Path], tmp_path: Path) -> None:
+    text, page = page_of(runs, tmp_path)
+    assert all(target.startswith(("#", "data:")) for target in page.targets)
+    assert not {"script", "iframe", "img", "object"} & set(page.tags)
+    assert "@import" not in text
+    assert "url(http" not in text
+    assert text.count("<figure>") == 5
+    assert "prefers-color-scheme: dark" in text
+    assert 'name="viewport"' in text
+    assert "$" not in "".join(page.text)  # every placeholder was filled
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_says_what_the_runs_say(runs: list[Path], tmp_path: Path) -> None:
+    _, page = page_of(runs, tmp_path)
+    text = " ".join("".join(page.text).split())
+    assert "digits over one cell" in text
+    for label in ("signsgd", "sbfl", "ideal"):
+        assert label in text
+    groups = group_runs([load_run(path) for path in runs])
+    assert finding(groups) in text
+    assert theory_finding(groups) in text
+    assert "rotation hadamard" in text  # what differs is shown
+    assert "two-chunks" in text  # and what does not
+    assert f"signfade run {runs[0]}/config.toml --out again" in text
+    assert "Made with signfade" in text
+
+
+def test_equal_runs_give_equal_bytes_however_long_they_took(runs: list[Path], tmp_path: Path) -> None:
+    first, _ = page_of(runs, tmp_path)
+    metrics = runs[0] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"seconds": 0.01', '"seconds": 9.87'))
+    summary = json.loads((runs[0] / "summary.json").read_text())
+    (runs[0] / "summary.json").write_text(json.dumps(summary | {"seconds": 1234.5}))
+    second, _ = page_of(runs, tmp_path)
+    assert first == second
+
+
+def test_folders_of_runs_are_expanded(runs: list[Path], tmp_path: Path) -> None:
+    _, page = page_of([runs[0].parent], tmp_path, title="all <of> them")
+    assert "all <of> them" in page.text
+    assert "signsgd" in "".join(page.text)
+
+
+def test_what_users_write_cannot_become_markup(tmp_path: Path, make_run: Any) -> None:
+    evil = "<script>alert(1)</script>&amp;'"
+    path = make_run(
+        tmp_path / "runs", "sbfl", 1, **{'label = "sbfl"': f'label = "{evil}"', "digits over": evil}
+    )
+    other = make_run(tmp_path / "runs", "signsgd", 1, **{'fading = "gaussian"': f'fading = "{evil}"'})
+    text, page = page_of([path, other], tmp_path, title=evil)
+    assert "<script" not in text
+    assert evil in page.text
+    assert "script" not in page.tags
+
+
+def test_unfinished_runs_are_shown_with_what_they_have(tmp_path: Path, make_run: Any) -> None:
+    root = tmp_path / "runs"
+    paths = [
+        make_run(root, "sbfl", 1),
+        make_run(root, "sbfl", 2, done=60),
+        make_run(root, "signsgd", 1, done=0),
+    ]
+    _, page = page_of(paths, tmp_path)
+    text = "".join(page.text)
+    assert "sbfl (unfinished)" in text
+    assert "60/200" in text
+    assert "0/200" in text
+    assert "2 runs are unfinished." in text
+    _, page = page_of(paths[2:], tmp_path)  # not a single round yet
+    assert "No run is finished yet" in "".join(page.text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("config.toml", "= what", r"its config\.toml is not TOML"),
+        ("metrics.jsonl", "{}\n{}\n{}\n", r"line 1 of metrics\.jsonl is not round 1"),
+        ("summary.json", "{", r"its summary\.json is not a JSON object"),
+    ],
+)
+def test_a_damaged_folder_is_named_in_one_sentence(
+    runs: list[Path], tmp_path: Path, name: str, content: str, sentence: str
+) -> None:
+    (runs[2] / name).write_text(content)
+    with pytest.raises(FolderError, match=sentence) as caught:
+        write_report(runs, tmp_path / "report.html")
+    assert str(runs[2]) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="cannot write the report"):
+        write_report(runs, tmp_path / "file" / "report.html")
+    with pytest.raises(FolderError, match="cannot write the report"):
+        write_report(runs, runs[0].parent)
+
+
+def test_the_package_has_what_it_says_and_nothing_else() -> None:
+    assert all(getattr(lab, name) is not None for name in lab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = lab.nothing
+
+
+# -- the sentences -------------------------------------------------------------------------------------------
+
+
+def group(label: str, *seeds: dict[str, Any], aggregator: str = "sbfl", finished: bool = True) -> Group:
+    config = {"rounds": 100, "data": {"devices": 10}, "method": {"aggregator": aggregator}}
+    runs = []
+    for number, values in enumerate(seeds):
+        keys = ("nmse", "nmse_theory", "cosine")
+        metrics = [{"round": t} | {key: values.get(key) for key in keys} for t in range(1, 101)]
+        summary = {key: value for key, value in values.items() if key not in keys}
+        runs.append(Run(Path(label), "", config | {"seed": number}, metrics, summary if finished else None))
+    return Group(label, tuple(runs))
+
+
+def accuracy(label: str, *values: float, **options: Any) -> Group:
+    return group(label, *({"last_accuracy": value} for value in values), **options)
+
+
+def test_finding_names_the_best_and_by_how_much() -> None:
+    groups = [accuracy("vote", 0.8), accuracy("sbfl", 0.93), accuracy("ideal", 0.95, aggregator="ideal")]
+    assert finding(groups) == (
+        "sbfl ends at 93.0 % test accuracy after 100 rounds, 13.0 points above vote; "
+        "it is 2.0 points below ideal, the bound without a radio."
+    )
+    groups = [accuracy("a", 0.8), accuracy("b", 0.93), accuracy("c", 0.9)]
+    assert finding(groups) == (
+        "b ends at 93.0 % test accuracy after 100 rounds, 3.0 points above c, the next, "
+        "and 13.0 points above a, the last."
+    )
+
+
+def test_finding_does_not_call_noise_a_lead() -> None:
+    close = [accuracy("a", 0.90, 0.94), accuracy("b", 0.91, 0.95)]
+    assert ", level with a (means over 2 seeds)." in finding(close)
+    apart = [accuracy("a", 0.80, 0.81), accuracy("b", 0.91, 0.92)]
+    assert ", 11.0 points above a (means over 2 seeds)." in finding(apart)
+
+
+def test_finding_for_one_method_says_how_fast() -> None:
+    one = group(
+        "sbfl", {"last_accuracy": 0.95, "rounds_to_accuracy_09": 60, "uplink_bits_to_accuracy_09": 25_000_000}
+    )
+    assert finding([one]).endswith("after 100 rounds; it passed 90 % in round 60, after 2.5 Mbit per device.")
+
+
+def test_finding_for_losses_and_errors() -> None:
+    losses = [group("a", {"last_test_loss": 0.2}), group("b", {"last_test_loss": 0.05})]
+    assert finding(losses) == "b ends with an excess loss of 0.05 after 100 rounds, 75 % below a."
+    errors = [
+        group("a", {"nmse": 0.8}),
+        group("b", {"nmse": 0.6}),
+        group("ideal", {"nmse": 0.0}, aggregator="ideal"),
+    ]
+    assert finding(errors).startswith("b comes nearest to the true sum, with a normalised error of 0.60")
+    assert "25 % below a" in finding(errors)
+
+
+def test_finding_while_runs_are_on_their_way() -> None:
+    groups = [accuracy("a", 0.9), accuracy("b", 0.8, finished=False)]
+    assert finding(groups).endswith(" One run is unfinished.")
+    assert finding(groups[1:]).startswith("No run is finished yet; the furthest, b, is at round 100 of 100")
+    assert finding([]) == "There are no runs."
+    assert "neither accuracy nor loss" in finding([group("a", {})])
+
+
+def test_theory_rows_and_their_sentence() -> None:
+    good = group("good", {"nmse": 0.71, "nmse_theory": 0.70})
+    poor = group("poor", {"nmse": 0.9, "nmse_theory": 0.6}, {"nmse": 0.9, "nmse_theory": 0.6})
+    under = group("under", {"nmse": 0.45, "nmse_theory": 0.5})
+    vote = group("vote", {"nmse": 0.9})
+    ideal = group("ideal", {"nmse": 0.0, "nmse_theory": 0.0}, aggregator="ideal")
+    rows = theory_rows([good, poor, vote, ideal])
+    assert [(row.label, round(row.excess, 3)) for row in rows] == [("good", 0.014), ("poor", 0.5)]
+    assert theory_finding([good]) == "The error of good is as predicted, within 1 %."
+    assert theory_finding([good, poor]) == "Measured errors are 1 to 50 % above the prediction."
+    assert theory_finding([poor]) == "The error of poor is 50 % above the prediction."
+    assert theory_finding([under]) == "The error of under is 10 % below the prediction."
+    assert theory_finding([under, poor]) == (
+        "Measured errors are between 10 % below and 50 % above the prediction."
+    )
+    assert theory_finding([vote, ideal]) == "There is no prediction to compare with."
