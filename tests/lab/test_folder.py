@@ -344,6 +344,26 @@ def test_a_damaged_newest_falls_back_with_a_warning(tmp_path: Path, damage: str)
     assert [p.name for p in folder.checkpoints_path.iterdir()] == ["round-00000001.safetensors"]
 
 
+def test_metrics_and_tensors_are_on_disk_before_the_checkpoint_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "run").create(CONFIG)
+    folder.append_metrics(record(1))
+    events: list[Any] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: events.append(os.fstat(descriptor).st_ino))
+
+    def moved(source: Path, target: Path) -> None:
+        events.append(("moved", Path(source).stat().st_ino))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", moved)
+    folder.save_checkpoint(1, STATE, {})
+    metrics, checkpoints = folder.metrics_path.stat().st_ino, folder.checkpoints_path.stat().st_ino
+    tensors = (folder.checkpoints_path / "round-00000001.safetensors").stat().st_ino
+    assert events == [metrics, tensors, ("moved", tensors), checkpoints]
+
+
 def test_all_damaged_is_none_and_the_caller_starts_over(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run").create(CONFIG)
     folder.save_checkpoint(0, STATE, {})
