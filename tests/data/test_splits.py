@@ -44,6 +44,9 @@ def test_what_holds_for_every_split(
         assert len(parts.of(k)) == parts.counts[k]
         assert (np.diff(parts.of(k)) > 0).all()
     if how == "two-chunks":
+        takers = Counter(name for k in range(devices) for name in set(labels[parts.of(k)].tolist()))
+        counts = [takers[name] for name in np.unique(labels).tolist()]
+        assert max(counts) - min(counts) <= 1  # no class is favoured, none is left out
         for k in range(devices):
             held = Counter(labels[parts.of(k)].tolist())
             assert len(held) == 2

@@ -55,10 +55,10 @@ def split(
     """Deal the samples of a labelled set out to the devices, no sample to two of them.
 
     - `two-chunks`, the paper's: each class is shuffled and cut into K chunks of equal size (up to one
-      sample), each device takes two chunks of distinct classes. The two classes are uniform over all pairs
-      and independent of other devices'; a class's random chunks go to those who want one. They cannot run
-      out, since each of the K devices wants at most one of a class's K chunks. 2 of every C chunks are used,
-      so most samples stay unused when there are many classes.
+      sample), each device takes two chunks of distinct classes, drawn so that every class goes to equally
+      many devices (up to one). 2 of every C chunks are used, so most samples stay unused when there are many
+      classes. (Were the devices' draws independent, one run in nine of the paper's setting would lack a class
+      altogether, and none could average the accuracy that it reports.)
     - `iid`: the shuffled samples in K equal parts (up to one sample).
     - `dirichlet`: for each class, shares of the devices are drawn from a symmetric Dirichlet distribution and
       its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
@@ -134,9 +134,7 @@ def _two_chunks(labels: NDArray[np.integer], devices: int, seed: int) -> NDArray
             f"devices must be at most {sizes.min()}, the size of the smallest class, for how='two-chunks'; "
             f"got {devices}"
         )
-    draw = keys.generator(seed, "split-classes")
-    first = draw.integers(len(names), size=devices)
-    second = (first + 1 + draw.integers(len(names) - 1, size=devices)) % len(names)
+    first, second = _deal_pairs(len(names), devices, keys.generator(seed, "split-classes"))
     owner = np.full(len(labels), -1, dtype=np.int64)
     for which, label in enumerate(names):
         takers = np.flatnonzero((first == which) | (second == which))
@@ -145,6 +143,21 @@ def _two_chunks(labels: NDArray[np.integer], devices: int, seed: int) -> NDArray
         members = _members(labels, label, seed)  # shuffled, so that any chunk is as random as any other
         owner[members] = chunk_owner[_cut(len(members), devices)]
     return owner
+
+
+def _deal_pairs(
+    classes: int, devices: int, draw: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Deal two distinct classes to every device at random, each class equally often (up to one)."""
+    cards = np.resize(draw.permutation(classes), 2 * devices)
+    first, second = draw.permutation(cards).reshape(2, devices)
+    for twice in np.flatnonzero(first == second):
+        # Swap one of the pair with a device that has neither. There is one: a class has at most K cards.
+        label = first[twice]
+        if label == second[twice]:
+            partner = draw.choice(np.flatnonzero((first != label) & (second != label)))
+            second[twice], second[partner] = second[partner], second[twice]
+    return first, second
 
 
 def _dirichlet(
