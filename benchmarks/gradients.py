@@ -1,0 +1,236 @@
+"""Gradients of K devices at common weights: which way is fastest on this machine?
+
+Every candidate lives in a process of its own (allocator and thread settings are per process) and computes one
+round when told to; rounds of all candidates are interleaved, so that a busy machine slows all alike.
+Ratios are to `plain`, the loop one writes first, with torch's default settings.
+
+    python benchmarks/gradients.py --rounds 15 --json gradients.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from signfade.learn.accelerate import accelerate
+from signfade.learn.allocator import tune_allocator
+
+CLASSES = 10
+
+
+def cnn() -> nn.Sequential:
+    """The paper's network: 62,346 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1024, CLASSES),
+    )
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, CLASSES))
+
+
+MODELS: dict[str, Callable[[], nn.Sequential]] = {"cnn": cnn, "mlp": mlp}
+
+
+def replica(model: nn.Module, flat: Tensor, layout: torch.memory_format) -> list[Tensor]:
+    """Make the model's parameters views of `flat` where the layout allows it, else copies in that layout."""
+    parameters, offset = [], 0
+    for module in model.modules():
+        for name, old in list(module.named_parameters(recurse=False)):
+            view = flat[offset : offset + old.numel()].view(old.shape)
+            if old.dim() == 4:
+                view = view.contiguous(memory_format=layout)
+            new = nn.Parameter(view)
+            setattr(module, name, new)
+            parameters.append(new)
+            offset += old.numel()
+    return parameters
+
+
+def device_gradient(model: nn.Module, parameters: list[Tensor], x: Tensor, y: Tensor, out: Tensor) -> None:
+    loss = functional.cross_entropy(model(x), y)
+    offset = 0
+    for g in torch.autograd.grad(loss, parameters):
+        out[offset : offset + g.numel()].view(g.shape).copy_(g)
+        offset += g.numel()
+
+
+def make_round(candidate: str, kind: str, devices: int, batch: int) -> Callable[[], Tensor]:
+    """Return a function that computes all devices' gradients `[K, M]` once."""
+    words = candidate.split("+")
+    if "mallopt" in words:
+        tune_allocator()
+    layout = torch.channels_last if "last" in words else torch.contiguous_format
+    torch.manual_seed(0)
+    model = MODELS[kind]()
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+    x = torch.rand(devices, batch, 1, 28, 28)
+    y = torch.randint(CLASSES, (devices, batch))
+    out = torch.empty(devices, flat.numel())
+
+    if words[0] == "vmap":
+        names = [n for n, _ in model.named_parameters()]
+        values = {n: p.detach() for n, p in model.named_parameters()}
+        values = {n: v.contiguous(memory_format=layout) if v.dim() == 4 else v for n, v in values.items()}
+
+        def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return functional.cross_entropy(functional_call(model, values, (x,)), y)
+
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+
+        def by_vmap() -> Tensor:
+            result = gradients(values, x, y)
+            return torch.cat([result[n].reshape(devices, -1) for n in names], dim=1)
+
+        return by_vmap
+
+    if words[0] == "plain":
+        parameters = list(model.parameters())
+
+        def plain() -> Tensor:
+            rows = []
+            for k in range(devices):
+                model.zero_grad()
+                functional.cross_entropy(model(x[k]), y[k]).backward()
+                rows.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
+            return torch.stack(rows)
+
+        return plain
+
+    if words[0] == "loop":
+        parameters = replica(model, flat, layout)
+        if "fast" in words:
+            model = accelerate(model)
+
+        def loop() -> Tensor:
+            for k in range(devices):
+                device_gradient(model, parameters, x[k].contiguous(memory_format=layout), y[k], out[k])
+            return out
+
+        return loop
+
+    if words[0] == "threads":
+        torch.set_num_threads(1)
+        own = threading.local()
+
+        def prepare() -> None:
+            torch.set_num_threads(1)
+            own.model = MODELS[kind]()
+            own.parameters = replica(own.model, flat, layout)
+            if "fast" in words:
+                own.model = accelerate(own.model)
+
+        def device(k: int) -> None:
+            images = x[k].contiguous(memory_format=layout)
+            device_gradient(own.model, own.parameters, images, y[k], out[k])
+
+        pool = ThreadPoolExecutor(2, initializer=prepare)
+
+        def threaded() -> Tensor:
+            list(pool.map(device, range(devices)))
+            return out
+
+        return threaded
+
+    raise SystemExit(f"unknown candidate {candidate}")
+
+
+def serve(candidate: str, kind: str, devices: int, batch: int) -> None:
+    """Compute one round for every line on standard input, and answer with its seconds."""
+    work = make_round(candidate, kind, devices, batch)
+    for _ in range(3):
+        result = work()
+    print(float(result.double().abs().sum()), flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        work()
+        print(time.perf_counter() - start, flush=True)
+
+
+CANDIDATES = {
+    "cnn": [
+        "plain", "plain+mallopt", "loop", "loop+mallopt", "loop+last", "loop+last+mallopt",
+        "vmap", "vmap+mallopt", "loop+fast+mallopt",
+        "threads", "threads+mallopt", "threads+last+mallopt", "threads+fast", "threads+fast+mallopt",
+    ],
+    "mlp": ["plain", "plain+mallopt", "loop+mallopt", "vmap", "vmap+mallopt", "threads+mallopt"],
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve")
+    parser.add_argument("--model", default="cnn", choices=sorted(MODELS))
+    parser.add_argument("--candidates", nargs="*")
+    parser.add_argument("--devices", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    if args.serve:
+        serve(args.serve, args.model, args.devices, args.batch)
+        return
+    command = [sys.executable, __file__, "--model", args.model, "--devices", str(args.devices)]
+    command += ["--batch", str(args.batch), "--serve"]
+    names = args.candidates or CANDIDATES[args.model]
+    workers, checks, seconds = {}, {}, {name: [] for name in names}
+    for name in names:
+        workers[name] = subprocess.Popen(
+            [*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        checks[name] = float(workers[name].stdout.readline())
+    for _ in range(args.rounds):
+        for name in names:
+            workers[name].stdin.write("go\n")
+            workers[name].stdin.flush()
+            seconds[name].append(float(workers[name].stdout.readline()))
+    for process in workers.values():
+        process.stdin.close()
+        process.wait()
+    base = seconds[names[0]]
+    print(f"{args.model}, K={args.devices}, batch {args.batch}; ratio to {names[0]}: higher is faster")
+    print(f"{'candidate':22s} {'median ms':>9s} {'min ms':>8s} {'ratio':>6s} {'of minima':>9s}  checksum")
+    rows = {}
+    for name in names:
+        ratio = statistics.median(b / s for b, s in zip(base, seconds[name], strict=True))
+        rows[name] = {
+            "median_ms": 1e3 * statistics.median(seconds[name]),
+            "min_ms": 1e3 * min(seconds[name]),
+            "ratio": ratio,
+            "ratio_of_minima": min(base) / min(seconds[name]),
+        }
+        r = rows[name]
+        print(
+            f"{name:22s} {r['median_ms']:9.1f} {r['min_ms']:8.1f} {ratio:6.2f} {r['ratio_of_minima']:9.2f}"
+            f"  {checks[name]:.6f}"
+        )
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(
+                {"model": args.model, "devices": args.devices, "batch": args.batch, "rows": rows},
+                file,
+                indent=2,
+            )
+
+
+if __name__ == "__main__":
+    main()
