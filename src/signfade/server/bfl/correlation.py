@@ -1,0 +1,264 @@
+"""The correlation between devices, learned from what the server receives anyway: no uplink bit is spent.
+
+Signal model: `y_k = h_k * s_k + n_k`, `s_k = sign(g_k - mean_k)`, real noise `n_k ~ N(0, sigma2_k)`. For
+jointly Gaussian gradients with correlation r the arcsine law gives
+`E[y_k * y_j] = h_k * h_j * (2/pi) * arcsin(r_kj)`: the products of received signals measure the correlation
+of the bits, `b_kj = (2/pi) * arcsin(r_kj)`, each with variance `(1 + 1/gamma_k) * (1 + 1/gamma_j) / M`,
+`gamma = h**2/sigma2`, and `r_kj = sin(pi/2 * b_kj)`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from signfade._check import check_finite, check_shape
+from signfade.server.bfl._inputs import check_gains, check_link
+from signfade.server.bfl._pairs import pair_sums
+from signfade.server.bfl._shrink import shrink_bits, shrink_bits_low_rank
+from signfade.server.bfl.lowrank import LowRank
+
+__all__ = [
+    "CorrelationState",
+    "initial_correlation",
+    "learn_correlation",
+    "learn_low_rank",
+    "smooth_correlation",
+]
+
+_DENSE_LIMIT = 2000
+_LEAST_GAIN = 1e-6  # |h|/sqrt(h**2 + sigma2) below this counts as this: nothing is learned from either
+_LARGEST_BIT = 0.99
+
+
+def learn_correlation(y: Tensor, h: Tensor, sigma2: Tensor) -> Tensor:
+    """Estimate the correlation between the devices' gradients from one round's received signals.
+
+    1. `b_kj = mean_m(y_k * y_j) / (h_k * h_j)`; scaled by `1/sqrt(1 + 1/gamma)` on both sides all entries
+       have the noise variance 1/M.
+    2. One correlation common to all pairs, shrunk by its known variance.
+    3. What it leaves: eigenvalues above the edge of the noise, `2 * sqrt(K/M)`, are kept, shrunk by their
+       known bias; a device's part in a kept eigenvector is shrunk by the device's own evidence.
+    4. `r = sin(pi/2 * b)`, then the nearest eigenvalues that are positive, with a unit diagonal.
+
+    With weak evidence nothing passes 2 and 3, the result is the identity, and joint rules become `sbfl` or
+    `blmmse`. Cost: K**2 M / 2 multiplications.
+
+    Args:
+        y: Received signals, `[K, M]`, K up to 2000 (beyond: `learn_low_rank`).
+        h: Channel gains, `[K]`. A device with gain zero gets the common correlation.
+        sigma2: Variance of the real noise per symbol, `[K]`.
+
+    Returns:
+        A correlation matrix, float64 `[K, K]`: symmetric, positive definite, unit diagonal; entries may be
+        negative.
+
+    Raises:
+        ValueError: Shapes that do not match, NaN, or too many devices.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(1)
+        >>> common = torch.randn(20_000, generator=generator)
+        >>> signs = torch.sign(common + torch.randn(3, 20_000, generator=generator))  # correlation 1/2
+        >>> y = signs + torch.randn(3, 20_000, generator=generator)
+        >>> learn_correlation(y, torch.ones(3), torch.ones(3)).round(decimals=1)
+        tensor([[1.0000, 0.5000, 0.5000],
+                [0.5000, 1.0000, 0.5000],
+                [0.5000, 0.5000, 1.0000]], dtype=torch.float64)
+
+    Reference:
+        Section III-B, "Limited knowledge about the prior distribution"; docs/bfl.md.
+    """
+    bits, precision = _measure(y, h, sigma2)
+    return _to_correlation(shrink_bits(bits, precision))
+
+
+@dataclass(frozen=True)
+class CorrelationState:
+    """What past rounds taught about every pair of a population of N devices.
+
+    `bits` `[N, N]` is the running estimate of the bits' correlations, `evidence` `[N, N]` one over its
+    variance (zero: the pair has never been heard together).
+    """
+
+    bits: Tensor
+    evidence: Tensor
+
+
+def initial_correlation(population: int) -> CorrelationState:
+    """Return the state that knows nothing about `population` devices.
+
+    Example:
+        >>> initial_correlation(3).evidence.sum()
+        tensor(0.)
+    """
+    if population < 1:
+        raise ValueError(f"population must be at least 1; got {population}")
+    return CorrelationState(torch.zeros(population, population), torch.zeros(population, population))
+
+
+def smooth_correlation(
+    state: CorrelationState,
+    y: Tensor,
+    h: Tensor,
+    sigma2: Tensor,
+    devices: Tensor | None = None,
+    drift: float = 2e-3,
+) -> tuple[Tensor, CorrelationState]:
+    """Learn from this round and remember the last ones: `learn_correlation` over rounds.
+
+    A Kalman filter a pair. Between rounds correlations wander, `variance = variance + drift`; then the
+    round's measurement joins, weighted by one over its variance. A clear measurement (many coordinates, high
+    SNR) makes the past irrelevant, a poor one leans on it, and what has not been heard for long is forgotten.
+
+    Args:
+        state: From `initial_correlation` or the last round. Not modified.
+        y: Received signals of the devices heard, `[K, M]`.
+        h: Their gains, `[K]`.
+        sigma2: Variance of the real noise per symbol, `[K]`.
+        devices: Who they are, int64 `[K]`, distinct, below N; `0 ... K-1` if None.
+        drift: Variance of a bit correlation's change per round: zero averages all rounds, infinity forgets
+            at once.
+
+    Returns:
+        `(correlation, state)`: float64 `[K, K]` of the devices heard, and the new state.
+
+    Raises:
+        ValueError: As `learn_correlation`, ids outside the population or twice, a negative drift.
+
+    Example:
+        >>> y = torch.ones(2, 5000)
+        >>> r, state = smooth_correlation(initial_correlation(9), y, y[:, 0], y[:, 0], torch.tensor([7, 4]))
+        >>> bool(r[0, 1] > 0.9), bool(state.evidence[7, 4] > 0), bool(state.evidence[7, 5] > 0)
+        (True, True, False)
+
+    Reference:
+        docs/bfl.md, "Learning the correlation".
+    """
+    if not drift >= 0:
+        raise ValueError(f"drift must be non-negative; got {drift}")
+    measured, precision = _measure(y, h, sigma2)
+    heard = _identities(devices, len(y), len(state.bits))
+    past = state.evidence.double()
+    past = torch.zeros_like(past) if math.isinf(drift) else past / (1 + drift * past)
+    bits, evidence = state.bits.double().clone(), past.clone()
+    pairs = (heard[:, None], heard[None, :])
+    new = precision[:, None] * precision[None, :]
+    total = past[pairs] + new
+    bits[pairs] = (past[pairs] * bits[pairs] + new * measured) / total
+    bits.fill_diagonal_(0.0)
+    evidence[pairs] = total
+    evidence.fill_diagonal_(0.0)
+    result = _to_correlation(shrink_bits(bits[pairs], _rank_one(evidence[pairs])))
+    return result, CorrelationState(bits.to(state.bits), evidence.to(state.evidence))
+
+
+def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowRank:
+    """`learn_correlation` for thousands of devices: the K x K matrix is never formed.
+
+    The kept eigenvectors come from a subspace iteration on y itself, O(K M rank) a sweep, and the sine is
+    applied to blocks of rows. Memory beyond y: O((K + M) * rank).
+
+    Args:
+        y: Received signals, `[K, M]`.
+        h: Channel gains, `[K]`.
+        sigma2: Variance of the real noise per symbol, `[K]`.
+        rank: At most so many factors.
+
+    Returns:
+        A `LowRank` correlation; no factor at all where the evidence is weak.
+
+    Raises:
+        ValueError: Shapes that do not match, NaN, or a rank below one.
+
+    Example:
+        >>> y = torch.ones(50, 400)
+        >>> learned = learn_low_rank(y, torch.ones(50), torch.ones(50), rank=2)
+        >>> len(learned), bool(learned.dense()[0, 1] > 0.9)
+        (50, True)
+
+    Reference:
+        docs/bfl.md, "Learning the correlation".
+    """
+    check_link(y, h, sigma2)
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1; got {rank}")
+    check_finite("y", y)
+    factor, ratio = _unit_power(y, h, sigma2)
+    return shrink_bits_low_rank(y.detach(), factor, ratio, rank, _LARGEST_BIT)
+
+
+def _unit_power(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what scales y to unit power and positive gain, and `|h|/sqrt(E[y**2])`; both `[K]`."""
+    gain = h.detach().double().cpu()
+    root = (gain.square() + sigma2.detach().double().cpu()).sqrt()
+    alive = gain != 0
+    factor = torch.where(alive, gain.sign() / root.clamp_min(1e-150), torch.zeros_like(root))
+    ratio = torch.where(alive, gain.abs() / root.clamp_min(1e-150), torch.zeros_like(root))
+    return factor, ratio.clamp_min(_LEAST_GAIN)
+
+
+def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return b, `[K, K]` with a zero diagonal, and p, `[K]`: b_kj has the variance `1/(p_k * p_j)`."""
+    check_link(y, h, sigma2)
+    check_gains(h, sigma2, len(y))
+    devices, size = y.shape
+    if devices > _DENSE_LIMIT:
+        raise ValueError(f"y must have at most {_DENSE_LIMIT} devices; for {devices} use learn_low_rank")
+    if size == 0:
+        raise ValueError("y must have at least one coordinate")
+    factor, ratio = _unit_power(y, h, sigma2)
+    products = pair_sums(y)
+    check_finite("y", products)
+    scaled = products * (factor[:, None] * factor[None, :]) / size
+    bits = scaled / (ratio[:, None] * ratio[None, :])
+    bits.fill_diagonal_(0.0)
+    return bits, ratio.square() * math.sqrt(size)
+
+
+def _identities(devices: Tensor | None, heard: int, population: int) -> Tensor:
+    if devices is None:
+        devices = torch.arange(heard)
+    check_shape("devices", devices, (heard,))
+    devices = devices.detach().cpu().long()
+    if len(set(devices.tolist())) != heard or bool(((devices < 0) | (devices >= population)).any()):
+        raise ValueError(
+            f"devices must be {heard} distinct numbers below {population}; got {devices.tolist()[:9]}"
+        )
+    return devices
+
+
+def _rank_one(evidence: Tensor) -> Tensor:
+    """Return p, `[K]`, with `p_k * p_j` close to the evidence off the diagonal: least squares of logs."""
+    devices = len(evidence)
+    if devices == 1:
+        return torch.ones(1, dtype=torch.float64)
+    logs = evidence.clamp_min(1e-12).log()
+    logs.fill_diagonal_(0.0)
+    rows = logs.sum(dim=1)
+    if devices == 2:
+        return (rows / 2).exp()
+    return ((rows - rows.sum() / (2 * (devices - 1))) / (devices - 2)).exp()
+
+
+def _to_correlation(bits: Tensor, floor: float = 1e-2) -> Tensor:
+    """Map the bits' correlations to the gradients' and to a valid correlation matrix.
+
+    Negative eigenvalues are raised to `floor` and the diagonal is scaled back to one, until both hold.
+    """
+    matrix = torch.sin((math.pi / 2) * bits.clamp(-_LARGEST_BIT, _LARGEST_BIT))
+    matrix.fill_diagonal_(1.0)
+    eye = torch.eye(len(matrix), dtype=torch.float64)
+    for _ in range(50):
+        if int(torch.linalg.cholesky_ex(matrix - 0.5 * floor * eye).info) == 0:
+            return matrix
+        values, vectors = torch.linalg.eigh(matrix)
+        matrix = (vectors * values.clamp_min(floor)) @ vectors.T
+        scale = matrix.diagonal().rsqrt()
+        matrix = matrix * scale[:, None] * scale[None, :]
+        matrix = (matrix + matrix.T) / 2
+        matrix.fill_diagonal_(1.0)
+    return (matrix + floor * eye) / (1 + floor)
