@@ -168,9 +168,17 @@ def test_a_run_in_a_thread_leaves_signals_alone(tmp_path: Path) -> None:
     assert done[0]["rounds"] == ROUNDS
 
 
-def test_every_kind_of_state_survives(tmp_path: Path) -> None:
-    settings = load(None, DIGITS)
-    for at in (2, 4, 9):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("method.preset=best",),
+        ("server.downlink=sign", "server.optimizer=momentum", "server.momentum=0.5"),
+    ],
+)
+def test_every_kind_of_state_survives(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    settings = load(None, [*DIGITS, *changes])
+    for at in (2, 9):
         with pytest.raises(Interrupted):
             train(settings, tmp_path / "a", resume=True, on_round=Stop(signal.SIGINT, at))
     train(settings, tmp_path / "a", resume=True)
