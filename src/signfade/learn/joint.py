@@ -8,23 +8,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from signfade import theory
+from signfade.device import sign
+from signfade.keys import generator
+from signfade.learn.predict import SMALLEST_GAIN
 from signfade.learn.received import Received
+from signfade.learn.round import Uplink
 from signfade.learn.task import Devices
 from signfade.server import bfl
 from signfade.settings import MethodSettings
 
-__all__ = ["JointEstimate", "JointRule", "correlation_of"]
+__all__ = ["JointEstimate", "JointRule"]
 
 # Up to so many devices the pairs of all rounds are remembered; beyond, each round learns afresh.
 _REMEMBERED_DEVICES = 1000
+_TRIES = 4096
 
 
 class JointEstimate(NamedTuple):
-    """An estimate `[M]`, the correlation it assumed, and by how much it is known to shrink the sum."""
+    """An estimate `[M]`, by how much it is known to shrink the sum, and its predicted normalised error."""
 
     estimate: Tensor
-    correlation: Tensor | bfl.LowRank
     gain: float
+    expected: float | None
 
 
 class JointRule:
@@ -39,31 +45,63 @@ class JointRule:
         self._method = method
         self._memory = bfl.initial_correlation(population) if population <= _REMEMBERED_DEVICES else None
 
-    def __call__(self, received: Received, devices: Devices, told: Tensor | None) -> JointEstimate:
+    def __call__(self, uplink: Uplink, received: Received, debias: bool) -> JointEstimate:
         """Estimate the sum from what was received.
 
         Args:
-            received: Signals, links and priors.
-            devices: Who was heard, `[K]`.
-            told: The true correlation, `[K, K]`, used if the method's is `"genie"`.
+            uplink: The round; its true correlation is told to the rule if the method says `"genie"`, and
+                predicts the error in any case.
+            received: Its signals, links and priors.
+            debias: Whether the caller divides by the gain: the predicted error is then that of the quotient.
         """
-        correlation = self._correlation(received, devices, told)
+        correlation = self._correlation(received, uplink.devices, uplink.correlation)
+        gain = bfl.joint_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
+        estimate = self._apply(received.y, received, correlation)
+        factor = 1 / max(gain, SMALLEST_GAIN) if debias else 1.0
+        return JointEstimate(estimate, gain, self._predict(uplink, received, correlation, factor))
+
+    def _apply(self, y: Tensor, received: Received, correlation: Tensor | bfl.LowRank) -> Tensor:
+        """Read signals `[K, M]`, those of the round or others over the same links."""
         links = (received.h, received.sigma2)
-        gain = bfl.joint_gain(*links, received.scale, correlation, received.weights)
-        y, mean, scale, weights = received.y, received.mean, received.scale, received.weights
+        mean, scale, weights = received.mean, received.scale, received.weights
         if self._method.joint == "linear":
-            estimate = bfl.joint_blmmse(y, *links, mean, scale, correlation, weights)
-        else:
-            if isinstance(correlation, bfl.LowRank):
-                raise ValueError(f'method.joint must be "linear" for {len(received)} devices a round')
-            std = math.sqrt(math.pi / 2) * scale.double()
-            if self._method.joint == "ep":
-                covariance = correlation * std[:, None] * std[None, :]
-                estimate = bfl.bfl(y, *links, mean, covariance, weights, method="ep")
-            else:
-                shared, private = bfl.fit_factor(correlation)
-                estimate = bfl.factor_bfl(y, *links, mean, shared * std, private * std, weights)
-        return JointEstimate(estimate, correlation, gain)
+            return bfl.joint_blmmse(y, *links, mean, scale, correlation, weights)
+        if isinstance(correlation, bfl.LowRank):
+            raise ValueError(f'method.joint must be "linear" for {len(received)} devices a round')
+        std = math.sqrt(math.pi / 2) * scale.double()
+        if self._method.joint == "ep":
+            covariance = correlation * std[:, None] * std[None, :]
+            return bfl.bfl(y, *links, mean, covariance, weights, method="ep")
+        shared, private = bfl.fit_factor(correlation)
+        return bfl.factor_bfl(y, *links, mean, shared * std, private * std, weights)
+
+    def _predict(
+        self, uplink: Uplink, received: Received, correlation: Tensor | bfl.LowRank, factor: float
+    ) -> float | None:
+        """Predict the normalised error from the true correlation, the links and the rule that was used.
+
+        The linear rule has a formula. The others are tried on a few thousand coordinates drawn from the
+        prior.
+        """
+        if uplink.correlation is None or uplink.sent is None:
+            return None
+        std = uplink.sent.std[:, 0].double()
+        if self._method.joint == "linear":
+            combine = bfl.joint_weights(
+                received.h, received.sigma2, received.scale, correlation, received.weights
+            )
+            links = (combine, received.h, received.sigma2)
+            moments = theory.linear_moments(*links, std, uplink.correlation, weights=received.weights)
+            return moments.nmse(factor)
+        stream = generator(int(received.keys[0]) >> 1, "prediction")
+        draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
+        values, vectors = torch.linalg.eigh(uplink.correlation)
+        g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw[0])
+        y = received.h[:, None] * sign(g) + received.sigma2.sqrt()[:, None] * draw[1]
+        alpha = received.weights.double()
+        guess = self._apply(y.float(), received, correlation).double() - alpha @ received.mean.double()
+        truth = alpha @ g
+        return float((factor * guess - truth).square().sum() / truth.square().sum())
 
     def _correlation(self, received: Received, devices: Devices, told: Tensor | None) -> Tensor | bfl.LowRank:
         if self._method.correlation == "genie":
@@ -86,28 +124,3 @@ class JointRule:
         """Take back what `state` returned."""
         if self._memory is not None:
             self._memory = bfl.CorrelationState(state["bits"], state["evidence"])
-
-
-def correlation_of(gram: Tensor, mean: Tensor, size: int) -> Tensor:
-    """Return the correlation between the devices' centred gradients from their inner products.
-
-    Args:
-        gram: `<g_k, g_j>`, `[K, K]`, which a rotation leaves as they are.
-        mean: Means of the coordinates that are sent, `[K]`.
-        size: Number of those coordinates.
-
-    Returns:
-        Correlation, float64 `[K, K]`; a device without a gradient is uncorrelated with all.
-
-    Example:
-        >>> correlation_of(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.zeros(2), size=10)
-        tensor([[1.0000, 0.5000],
-                [0.5000, 1.0000]], dtype=torch.float64)
-    """
-    mean = mean.double()
-    centred = gram.double() - size * mean[:, None] * mean[None, :]
-    power = centred.diagonal().clamp_min(0)
-    inverse = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), torch.zeros_like(power))
-    correlation = (centred * inverse[:, None] * inverse[None, :]).clamp(-1, 1)
-    correlation.fill_diagonal_(1.0)
-    return correlation

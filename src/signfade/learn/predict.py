@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from torch import Tensor
 
 from signfade import theory
-from signfade.learn.encode import Sent
 from signfade.learn.received import Received
+from signfade.learn.round import Uplink
 from signfade.settings import MethodSettings
 
 __all__ = ["SMALLEST_GAIN", "known_gain", "predicted_error"]
@@ -28,37 +27,44 @@ _RULES: dict[str, theory.Rule] = {
 _VARIANCE_OVER_SCALE2 = {"gaussian": math.pi / 2, "laplacian": 2.0, "empirical": math.pi / 2}
 
 
-def predicted_error(method: MethodSettings, received: Received, sent: Sent, truth: Tensor) -> float | None:
-    """Predict `E|estimate - truth|^2 / |truth|^2` of a round, if independent devices had the prior they
-    claim.
+def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0) -> float | None:
+    """Predict `E|factor * estimate - truth|^2 / |truth|^2` of a round for a rule that reads one device at a
+    time.
 
-    For `signsgd` it is the error of the best-scaled vote, since a vote has no size of its own. Rules that
-    theory does not know give None.
+    Rotated gradients are jointly Gaussian, and the prediction knows their correlation. Without a rotation it
+    is what the paper's theory says: independent devices with the prior they claim, layer by layer. For
+    `signsgd` it is the error of the best-scaled vote, since a vote has no size of its own. Rules that theory
+    does not know give None.
     """
-    snr = received.link.snr.double().numpy()
-    alpha = received.weights.double().numpy()[:, None]
-    counts = np.array(received.segments, dtype=np.float64)
+    received, sent = uplink.received, uplink.sent
+    if received is None or sent is None:
+        return None
+    snr, alpha = received.link.snr, received.weights
+    rule = _RULES.get(method.aggregator)
+    if method.rotation != "none" and uplink.correlation is not None:
+        prior = (sent.std[:, 0], uplink.correlation)
+        if method.aggregator == "signsgd":
+            return theory.vote_moments(snr, *prior, weights=alpha).best_scaled_nmse()
+        if rule is None:
+            return None
+        moments = theory.joint_moments(
+            rule, snr, *prior, weights=alpha, scale=sent.scale[:, 0], form=method.form
+        )
+        return moments.nmse(factor)
     std = sent.std.double().numpy()
     kappa = np.minimum(sent.true_scale.double().numpy(), std)
-    energy = float(truth.double().square().sum())
+    energy = float(uplink.truth.double().square().sum())
     if energy == 0:
         return None
     if method.aggregator == "signsgd":
-        if len(counts) > 1:
-            return None
-        return theory.vote_nmse(snr, std[:, 0], alpha[:, 0], mean_abs=kappa[:, 0])
-    rule = _RULES.get(method.aggregator)
+        return theory.vote_nmse(snr, std[:, 0], alpha, mean_abs=kappa[:, 0]) if std.shape[1] == 1 else None
     if rule is None:
         return None
     error = theory.mse(
-        rule,
-        snr[:, None],
-        std,
-        form=method.form,
-        scale=sent.scale.double().numpy(),
-        mean_abs=kappa,
+        rule, snr[:, None], std, form=method.form, scale=factor * sent.scale.double(), mean_abs=kappa
     )
-    return float((alpha**2 * error * counts).sum() / energy)
+    counts = np.array(received.segments, dtype=np.float64)
+    return float(alpha.double().numpy() ** 2 @ error @ counts / energy)
 
 
 def known_gain(method: MethodSettings, received: Received) -> float:

@@ -12,12 +12,11 @@ from signfade.device import unrotate
 from signfade.keys import generator, stream_key, stream_keys
 from signfade.learn.cell import CellPlan
 from signfade.learn.encode import Encoder, Sent, join
-from signfade.learn.joint import correlation_of
 from signfade.learn.received import Received
 from signfade.learn.task import Devices, Task
 from signfade.uplink import Link
 
-__all__ = ["Diverged", "Uplink", "choose_devices", "collect", "rotate_back"]
+__all__ = ["Diverged", "Uplink", "choose_devices", "collect", "correlation_of", "rotate_back"]
 
 # Gradients held at once: 2^24 float32 numbers, 64 MB, however many devices there are.
 _CHUNK_NUMBERS = 1 << 24
@@ -131,3 +130,28 @@ def rotate_back(estimate: Tensor, encoder: Encoder, seed: int, round: int) -> Te
         return estimate
     key = stream_key(seed, "rotation", round)
     return unrotate(estimate.unsqueeze(0), key, sum(encoder.layers)).squeeze(0)
+
+
+def correlation_of(gram: Tensor, mean: Tensor, size: int) -> Tensor:
+    """Return the correlation between the devices' centred gradients from their inner products.
+
+    Args:
+        gram: `<g_k, g_j>`, `[K, K]`, which a rotation leaves as they are.
+        mean: Means of the coordinates that are sent, `[K]`.
+        size: Number of those coordinates.
+
+    Returns:
+        Correlation, float64 `[K, K]`; a device without a gradient is uncorrelated with all.
+
+    Example:
+        >>> correlation_of(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.zeros(2), size=10)
+        tensor([[1.0000, 0.5000],
+                [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    mean = mean.double()
+    centred = gram.double() - size * mean[:, None] * mean[None, :]
+    power = centred.diagonal().clamp_min(0)
+    inverse = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), torch.zeros_like(power))
+    correlation = (centred * inverse[:, None] * inverse[None, :]).clamp(-1, 1)
+    correlation.fill_diagonal_(1.0)
+    return correlation

@@ -118,7 +118,8 @@ class Experiment:
             seed=settings.seed,
             gram=settings.method.rotation != "none" or self._joint is not None,
         )
-        estimate = self._estimate(uplink, t)
+        estimate, expected = self._estimate(uplink, t)
+        nmse, cosine = self._errors(uplink, estimate)
         self._downlink_bits += self._step.apply(estimate, t)
         self._uplink_bits += len(devices) * (self._encoder.device_bits + self.task.extra_bits)
         self.round += 1
@@ -131,41 +132,41 @@ class Experiment:
             "train_loss": uplink.loss,
             "test_loss": test.loss if test else None,
             "test_accuracy": test.accuracy if test else None,
-            **self._errors(uplink, estimate),
+            "nmse": nmse,
+            "nmse_theory": expected,
+            "cosine": cosine,
             "uplink_bits": self._uplink_bits,
             "downlink_bits": self._downlink_bits,
             "snr_db": self._snr_db(uplink),
             "devices": len(devices),
         }
 
-    def _estimate(self, uplink: Uplink, t: int) -> Tensor:
-        """Return the server's estimate of the sum, `[M]`."""
-        received = uplink.received
+    def _estimate(self, uplink: Uplink, t: int) -> tuple[Tensor, float | None]:
+        """Return the server's estimate of the sum, `[M]`, and the error that theory expects of it."""
+        method, received = self.settings.method, uplink.received
         if received is None:
-            return uplink.truth
+            return uplink.truth, 0.0
         if self._joint is not None:
-            estimate, _, gain = self._joint(received, uplink.devices, uplink.correlation)
+            estimate, gain, expected = self._joint(uplink, received, method.debias)
+            factor = 1 / max(gain, SMALLEST_GAIN) if method.debias else 1.0
         else:
             assert self._rule is not None
-            estimate, gain = self._rule(received), known_gain(self.settings.method, received)
-        if self.settings.method.debias:
-            estimate = estimate / max(gain, SMALLEST_GAIN)
-        return rotate_back(estimate, self._encoder, self.settings.seed, t)
+            estimate = self._rule(received)
+            factor = 1 / max(known_gain(method, received), SMALLEST_GAIN) if method.debias else 1.0
+            expected = predicted_error(method, uplink, factor)
+        return rotate_back(factor * estimate, self._encoder, self.settings.seed, t), expected
 
-    def _errors(self, uplink: Uplink, estimate: Tensor) -> dict[str, float | None]:
-        """Compare the estimate with the true sum, and with what theory expected."""
+    def _errors(self, uplink: Uplink, estimate: Tensor) -> tuple[float | None, float | None]:
+        """Return the normalised error of the estimate and its cosine to the true sum."""
+        if uplink.received is None:
+            return 0.0, 1.0
         truth, guess = uplink.truth.double(), estimate.double()
         lengths = float(truth.norm() * guess.norm())
         cosine = float(truth @ guess) / lengths if lengths > 0 else None
-        if uplink.received is None or uplink.sent is None:
-            return {"nmse": 0.0, "nmse_theory": 0.0, "cosine": 1.0}
-        expected = predicted_error(self.settings.method, uplink.received, uplink.sent, uplink.truth)
         if self.settings.method.aggregator == "signsgd":
-            nmse = None if cosine is None else 1 - cosine**2
-        else:
-            energy = float(truth.square().sum())
-            nmse = float((guess - truth).square().sum()) / energy if energy > 0 else None
-        return {"nmse": nmse, "nmse_theory": expected, "cosine": cosine}
+            return None if cosine is None else 1 - cosine**2, cosine
+        energy = float(truth.square().sum())
+        return float((guess - truth).square().sum()) / energy if energy > 0 else None, cosine
 
     def _snr_db(self, uplink: Uplink) -> list[float] | None:
         """Smallest, median and largest SNR of the round in dB; None for perfect links."""

@@ -8,6 +8,7 @@ variance of the real noise per symbol and signs ±1.
 from __future__ import annotations
 
 from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
+from signfade.theory.joint import JointMoments, joint_moments, linear_moments, vote_moments
 from signfade.theory.mse import Family, Printed, kappa_of, mse, mse_faded, printed_mse
 from signfade.theory.quadrature import Fading
 from signfade.theory.rules import Form, Rule, bit_error, gain, moments, rho, rho_complement
@@ -18,13 +19,16 @@ __all__ = [
     "Fading",
     "Family",
     "Form",
+    "JointMoments",
     "Printed",
     "Rule",
     "Schedule",
     "bit_error",
     "corrected_bound",
     "gain",
+    "joint_moments",
     "kappa_of",
+    "linear_moments",
     "moments",
     "mse",
     "mse_faded",
@@ -36,6 +40,7 @@ __all__ = [
     "step_sizes",
     "tie_probability",
     "vote_correlation",
+    "vote_moments",
     "vote_nmse",
     "vote_probability",
 ]

@@ -1,0 +1,215 @@
+"""The error of a rule when the devices' gradients are jointly Gaussian, which a shared rotation makes them.
+
+Every coordinate has the same covariance between devices, `Cov(g_k, g_j) = std_k * std_j * r_kj`. With signs
+`s_k` of the centred gradients and, given the signs, independent links,
+
+- `E[g_k * f_j] = sqrt(2/pi) * std_k * r_kj * E[s f]_j` (the sign knows `g_k` through its correlation),
+- `E[f_k * f_j] = (2/pi) * arcsin(r_kj) * E[s f]_k * E[s f]_j` for k != j (the arcsine law), `E[f_k**2]` as
+ever.
+
+From these follow the energy of the sum, the energy of its estimate and their product: all that an error
+needs. SNRs are ratios, `gamma = h**2/sigma2`, with sigma2 the variance of the real noise per symbol.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from signfade.theory._numbers import Array, Numbers, non_negative, real
+from signfade.theory.rules import Form, Rule, gain, moments
+
+__all__ = ["JointMoments", "joint_moments", "linear_moments", "vote_moments"]
+
+_NODES = 64  # of the integral over the sum; even, so that no node sits on the step of a unanimous vote
+
+
+class JointMoments(NamedTuple):
+    """Second moments per coordinate of the weighted sum and its estimate.
+
+    Attributes:
+        energy: `E[gsum**2]`.
+        product: `E[gsum * ghat]`.
+        power: `E[ghat**2]`.
+    """
+
+    energy: float
+    product: float
+    power: float
+
+    def nmse(self, factor: float = 1.0) -> float:
+        """Return `E[(factor * ghat - gsum)**2] / E[gsum**2]`; NaN where the sum is zero."""
+        error = self.energy - 2 * factor * self.product + factor**2 * self.power
+        return error / self.energy if self.energy > 0 else float("nan")
+
+    def best_scaled_nmse(self) -> float:
+        """Return the error after the best constant factor: one minus the squared cosine."""
+        both = self.energy * self.power
+        return 1 - self.product**2 / both if both > 0 else 1.0
+
+
+def joint_moments(
+    rule: Rule,
+    snr: Numbers,
+    std: Numbers,
+    correlation: Numbers,
+    *,
+    weights: Numbers | None = None,
+    scale: Numbers | None = None,
+    form: Form = "corrected",
+) -> JointMoments:
+    """Moments of a rule that reads one device at a time, on correlated devices.
+
+    `ghat = sum_k alpha_k * scale_k * f(y_k)`. With the identity as correlation the error is that of `mse`.
+
+    Args:
+        rule: `"sbfl"`, `"blmmse"`, `"high_snr"`, `"hard"` or `"zero_forcing"`.
+        snr: Instantaneous SNR of each device, `[K]`.
+        std: Standard deviation of each device's coordinates, `[K]`.
+        correlation: Correlation between the devices' gradients, `[K, K]`.
+        weights: `alpha_k`, `[K]`; ones if None.
+        scale: The `E|g - mean|` that the server uses, `[K]`; the Gaussian's if None.
+        form: `"corrected"` or `"published"`.
+
+    Returns:
+        `JointMoments`; `.nmse()` is the normalised error of the sum.
+
+    Example:
+        >>> alone = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], np.eye(2)).nmse()
+        >>> alike = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], [[1.0, 0.9], [0.9, 1.0]]).nmse()
+        >>> round(alone, 3), round(alike, 3)  # independent shrinkage is too strong when devices agree
+        (0.65, 0.556)
+
+    Reference:
+        Section III, the correlated prior; docs/bfl.md.
+    """
+    deviation, r, alpha = _devices(snr, std, correlation, weights)
+    used = np.sqrt(2 / np.pi) * deviation if scale is None else non_negative("scale", scale)
+    signal, power = (np.atleast_1d(value) for value in moments(rule, snr, form))
+    estimate = alpha * used * signal
+    bits = (2 / np.pi) * np.arcsin(r)
+    np.fill_diagonal(bits, 0.0)
+    seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
+    return JointMoments(
+        energy=_energy(alpha * deviation, r),
+        product=float(seen @ estimate),
+        power=float(estimate @ bits @ estimate + ((alpha * used) ** 2 * power).sum()),
+    )
+
+
+def linear_moments(
+    combine: Numbers,
+    h: Numbers,
+    sigma2: Numbers,
+    std: Numbers,
+    correlation: Numbers,
+    *,
+    weights: Numbers | None = None,
+) -> JointMoments:
+    """Moments of any linear rule, `ghat = sum_k w_k * y_k`, whatever its weights were computed from.
+
+    `Cov(g_k, y_j) = sqrt(2/pi) * std_k * r_kj * h_j`, `Cov(y) = h h^T * (2/pi) * arcsin(r) + diag(sigma2)`
+
+    Args:
+        combine: The weights `w_k` on the received signals, `[K]`.
+        h: Channel gains, `[K]`.
+        sigma2: Variances of the real noise, `[K]`.
+        std: Standard deviations of the gradients, `[K]`.
+        correlation: The true correlation between them, `[K, K]`.
+        weights: `alpha_k`, `[K]`; ones if None.
+
+    Returns:
+        `JointMoments`.
+
+    Example:
+        >>> half = np.sqrt(2 / np.pi) / 2  # blmmse at 0 dB
+        >>> round(linear_moments([half], [1.0], [1.0], [1.0], [[1.0]]).nmse(), 3)
+        0.682
+
+    Reference:
+        Section IV-B.1, jointly over devices; docs/bfl.md.
+    """
+    deviation, r, alpha = _devices(sigma2, std, correlation, weights)
+    heard = real("combine", combine) * real("h", h)
+    bits = (2 / np.pi) * np.arcsin(r)
+    seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
+    noise = (real("combine", combine) ** 2 * non_negative("sigma2", sigma2)).sum()
+    return JointMoments(
+        energy=_energy(alpha * deviation, r),
+        product=float(seen @ heard),
+        power=float(heard @ bits @ heard + noise),
+    )
+
+
+def vote_moments(
+    snr: Numbers, std: Numbers, correlation: Numbers, *, weights: Numbers | None = None
+) -> JointMoments:
+    """Moments of the majority vote on correlated devices: an approximation, its cosine within 1 % from K = 20.
+
+    Given the sum, `u = gsum/sqrt(E[gsum**2])`, the tally of detected signs is a sum of weakly dependent terms
+    and is taken as Gaussian: `E[vote | u] = erf(mean/sqrt(2*variance))`, then `E[u * vote]` is an integral
+    over u.
+
+    Args:
+        snr: Instantaneous SNR of each device, `[K]`.
+        std: Standard deviations of the gradients, `[K]`.
+        correlation: Correlation between them, `[K, K]`.
+        weights: `alpha_k` of the sum that the vote should resemble, `[K]`; ones if None.
+
+    Returns:
+        `JointMoments` with power 1; `.best_scaled_nmse()` is what a vote can be judged by.
+
+    Example:
+        >>> round(vote_moments([1e9] * 101, [1.0] * 101, np.eye(101)).best_scaled_nmse(), 3)
+        0.593
+
+    Reference:
+        Section II, majority vote.
+    """
+    deviation, r, alpha = _devices(snr, std, correlation, weights)
+    energy = _energy(alpha * deviation, r)
+    if energy == 0:
+        return JointMoments(0.0, 0.0, 1.0)
+    right = np.atleast_1d(gain("high_snr", snr))
+    along = np.clip((r @ (alpha * deviation)) / np.sqrt(energy), -1, 1)  # correlation of g_k with the sum
+    rest = np.sqrt(np.maximum(1 - along**2, 1e-12))
+    partial = np.clip((r - np.outer(along, along)) / np.outer(rest, rest), -1, 1)
+    bits = (2 / np.pi) * np.arcsin(partial)
+    np.fill_diagonal(bits, 0.0)
+    nodes, node_weights = special.roots_hermitenorm(_NODES)
+    node_weights = node_weights / np.sqrt(2 * np.pi)
+    signs = special.erf(np.outer(nodes, along / (np.sqrt(2) * rest)))  # E[s_k | u], [nodes, K]
+    tally = signs @ right
+    left = right * np.sqrt(1 - signs**2)
+    variance = (1 - (signs * right) ** 2).sum(axis=1) + np.einsum("nk,kj,nj->n", left, bits, left)
+    width = np.sqrt(2 * np.maximum(variance, 1e-9))
+    tie = 1 - len(right) % 2  # an even number of votes can tie, which says nothing about u
+    vote = (special.erf((tally - tie) / width) + special.erf((tally + tie) / width)) / 2
+    product = float((node_weights * nodes * vote).sum())
+    return JointMoments(energy, product * float(np.sqrt(energy)), 1.0)
+
+
+def _devices(
+    like: Numbers, std: Numbers, correlation: Numbers, weights: Numbers | None
+) -> tuple[Array, Array, Array]:
+    """Return standard deviations, correlation and weights as arrays of matching sizes."""
+    deviation = np.atleast_1d(non_negative("std", std))
+    devices = len(deviation)
+    r = real("correlation", correlation)
+    if r.shape != (devices, devices) or np.abs(r).max(initial=0) > 1 + 1e-6:
+        raise ValueError(
+            f"correlation must be [{devices}, {devices}] with entries from -1 to 1; got {list(r.shape)}"
+        )
+    if np.shape(like) != (devices,):
+        raise ValueError(f"snr and sigma2 must have shape [{devices}]; got {list(np.shape(like))}")
+    alpha = np.ones(devices) if weights is None else real("weights", weights)
+    if alpha.shape != (devices,):
+        raise ValueError(f"weights must have shape [{devices}]; got {list(alpha.shape)}")
+    return deviation, np.clip(r, -1, 1), alpha
+
+
+def _energy(deviation: Array, r: Array) -> float:
+    """`E[gsum**2]`; rounding may leave a sum that cancels a little below zero."""
+    return max(0.0, float(deviation @ r @ deviation))
