@@ -136,6 +136,23 @@ def test_a_model_that_needs_the_default_layout_gets_it(dataset: Dataset, who: Sp
     assert task.local_gradients(task.initial_weights(), np.arange(2), round=0).gradients.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Linear(5, 4), "model failed with RuntimeError"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 9)),
+            r"model must give 4 scores a sample; got shape \[2, 9\]",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(
+    dataset: Dataset, who: Split, model: nn.Module, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClassificationTask(dataset, who, model, 8, seed=0)
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_model_without_trainable_parameters_is_refused(dataset: Dataset, who: Split, frozen: bool) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)) if frozen else nn.Flatten()

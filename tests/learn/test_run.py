@@ -169,6 +169,8 @@ def test_a_users_rule_is_called_with_what_was_received(tmp_path: Path) -> None:
         "    return r.y[0, :3]\n"
         "def nonsense(r):\n"
         "    return r.y[0] * float('nan')\n"
+        "def broken(r):\n"
+        "    return r.signal\n"
     )
     own = Experiment(settings(method__aggregator=f"{file}:mine"))
     built_in = Experiment(settings(method__aggregator="sbfl"))

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from signfade.data import Dataset, Split
 from signfade.keys import generator, stream_key
+from signfade.learn.imports import blame
 from signfade.learn.task import Devices, Evaluation, LocalGradients
 
 __all__ = ["ClassificationTask", "one_thread"]
@@ -75,6 +76,14 @@ def _layout(model: nn.Module, sample: Tensor) -> torch.memory_format:
     return last
 
 
+def _check_scores(replica: _Replica, dataset: Dataset) -> None:
+    """Raise unless the model turns two samples into two rows of class scores."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), blame("model"):
+        scores = replica.scores(dataset.train_x[:2])
+    if tuple(scores.shape) != (2, dataset.classes):
+        raise ValueError(f"model must give {dataset.classes} scores a sample; got shape {list(scores.shape)}")
+
+
 class ClassificationTask:
     """Cross-entropy over a data set that is split over devices.
 
@@ -116,6 +125,7 @@ class ClassificationTask:
         workers = 1 if self._draws else workers  # dropout draws from torch's one global generator
         self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
         layout = _layout(model, dataset.train_x[:2])
+        _check_scores(_Replica(model, layout), dataset)
         for _ in range(workers):
             self._replicas.put(_Replica(model, layout))
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))

@@ -5,11 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_import_path", "load_function"]
+__all__ = ["blame", "is_import_path", "load_function"]
+
+
+@contextmanager
+def blame(name: str) -> Iterator[None]:
+    """Turn whatever a user's own code raises into one sentence with its name; the cause stays attached."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise ValueError(f"{name} failed with {type(error).__name__}: {reason}") from error
 
 
 def is_import_path(name: str) -> bool:

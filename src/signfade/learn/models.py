@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import nn
 
 from signfade.keys import stream_key
-from signfade.learn.imports import is_import_path, load_function
+from signfade.learn.imports import blame, is_import_path, load_function
 
 __all__ = ["MODELS", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
 
@@ -105,7 +106,8 @@ def build_model(name: str, input_shape: Shape, classes: int, seed: int) -> nn.Mo
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "weights") >> 1)
-        model = factory(input_shape, classes)
+        with blame(name) if is_import_path(name) else nullcontext():
+            model = factory(input_shape, classes)
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name!r} must return a torch.nn.Module; it returned {type(model).__name__}")
     return model

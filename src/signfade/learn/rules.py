@@ -12,7 +12,7 @@ from torch import Tensor
 
 from signfade import server
 from signfade.device import sign
-from signfade.learn.imports import is_import_path, load_function
+from signfade.learn.imports import blame, is_import_path, load_function
 from signfade.learn.received import Received
 from signfade.settings import MethodSettings
 
@@ -59,7 +59,8 @@ def _checked(name: str, function: Callable[..., object]) -> Rule:
     """Wrap a user's rule so that a wrong result is named as such."""
 
     def rule(received: Received) -> Tensor:
-        estimate = function(received)
+        with blame(name):
+            estimate = function(received)
         if not isinstance(estimate, Tensor) or estimate.shape != (received.size,):
             got = list(estimate.shape) if isinstance(estimate, Tensor) else type(estimate).__name__
             raise ValueError(f"{name} must return a tensor of shape [{received.size}]; got {got}")
