@@ -5,6 +5,20 @@ Importing this package loads neither numba nor torch; they are loaded by the fir
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from signfade.kernels.noise import standard_normal
 
-__all__ = ["standard_normal"]
+if TYPE_CHECKING:
+    from signfade.kernels.fused import fused_sum, received
+
+__all__ = ["fused_sum", "received", "standard_normal"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the kernels that need torch when they are first used."""
+    if name in __all__:
+        from signfade.kernels import fused
+
+        return getattr(fused, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import float32, uint32
 from numba.extending import intrinsic
 
-__all__ = ["add", "float_bits", "from_bits", "rotate", "shift_right", "sub"]
+__all__ = ["add", "float_bits", "from_bits", "rotate", "shift_left", "shift_right", "sub", "to_float"]
 
 
 def _binary(name):
@@ -30,6 +30,7 @@ def _binary(name):
 
 add = _binary("add")  # modulo 2^32
 sub = _binary("sub")
+shift_left = _binary("shl")
 shift_right = _binary("lshr")
 
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from signfade.kernels.table import TILE, quantile_table
+from signfade.kernels.table import TILE
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["standard_normal"]
@@ -27,7 +27,7 @@ def check_keys(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     keys = np.asarray(keys)
     if keys.ndim != 1 or keys.dtype != np.uint64:
         raise ValueError(f"keys must be uint64 of shape [K]; got {keys.dtype} of shape {list(keys.shape)}")
-    return np.ascontiguousarray(keys)
+    return keys.copy()  # contiguous and writable: kernels are compiled anew for every kind of array
 
 
 def standard_normal(
@@ -94,7 +94,7 @@ def standard_normal(
         first, last = start // TILE, -(-(start + size) // TILE)
 
         def work(a: int, b: int) -> None:
-            compiled.fill_normal(keys, start, quantile_table(), out, first + a, first + b)
+            compiled.fill_normal(keys, start, out, first + a, first + b)
 
         run_ranges(work, last - first, threads or available_threads())
     return out

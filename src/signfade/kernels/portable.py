@@ -6,14 +6,21 @@ IEEE multiplication or addition, in the order of the compiled kernels: the bits 
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from signfade.kernels.rules import EXP2, TANH_LIMIT, Float64
 from signfade.kernels.table import CELL_BITS, FIRST_CELL, TILE, quantile_table
 
-__all__ = ["normal", "words"]
+__all__ = ["add_devices", "argument", "normal", "tanh", "threefry", "words"]
 
 _HALF = TILE // 2
+_COLUMNS = 1 << 18  # columns worked on at a time: bounds the memory
+_ROUND = 1.5 * 2**23  # adding it rounds to an integer, which then stands in the low bits
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
@@ -62,3 +69,62 @@ def normal(word: Tensor) -> Tensor:
     t = ((bits & ((1 << CELL_BITS) - 1)) - (1 << (CELL_BITS - 1))).to(torch.float32)
     magnitude = table[0][cell] + t * (table[1][cell] + t * table[2][cell])
     return (magnitude.view(torch.int32) ^ (word & -(1 << 31))).view(torch.float32)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Return tanh through exp(-2|x|), within 1.2e-7, float32."""
+    power = x.abs().clamp(max=TANH_LIMIT) * float(np.float32(-2 / math.log(2)))
+    shifted = power + _ROUND
+    f = power - (shifted - _ROUND)
+    p = torch.full_like(f, EXP2[-1])
+    for coefficient in EXP2[-2::-1]:
+        p = float(np.float32(coefficient)) + f * p
+    e = (p.view(torch.int32) + (shifted.view(torch.int32) << 23)).view(torch.float32)
+    return torch.copysign((1 - e) / (1 + e), x)
+
+
+def argument(
+    packed: Tensor, signal: float, noise: float, key: int, start: int, stop: int, exact: bool
+) -> Tensor:
+    """Return `signal*s + noise*z` for coordinates start ... stop - 1 of one device, float32."""
+    place = torch.arange(start, stop, device=packed.device)
+    plus = (packed[place // 8] >> (7 - place % 8).to(torch.uint8)) & 1
+    sent = torch.where(plus.bool(), signal, -signal).to(torch.float32)
+    if noise == 0:
+        return sent
+    if exact:
+        from signfade.kernels.exact import normal as exact_normal
+
+        z = torch.from_numpy(exact_normal(key, stop - start, start)).to(packed.device)
+    else:
+        z = normal(words(key, stop - start, start, packed.device))
+    return sent + noise * z
+
+
+def add_devices(
+    function: int,
+    packed: Tensor,
+    numbers: tuple[NDArray[np.float32], NDArray[np.float32], Float64, Float64, NDArray[np.int64]],
+    keys: NDArray[np.uint64],
+    total: Tensor,
+    exact: bool,
+) -> None:
+    """Add all devices to `total` [M], float64, in the order of the compiled kernel, some columns at a time.
+
+    `numbers` are signal and noise `[K]`, offset and factor `[K, S]`, and the S + 1 bounds of the segments.
+    """
+    signal, noise, offset, factor, bounds = numbers
+    for start in range(0, len(total), _COLUMNS):
+        stop = min(start + _COLUMNS, len(total))
+        lengths = torch.from_numpy(np.diff(bounds.clip(start, stop))).to(total.device)
+        for k in range(len(keys)):
+            x = argument(packed[k], float(signal[k]), float(noise[k]), int(keys[k]), start, stop, exact)
+            if function == 0:
+                x = tanh(x)
+            elif function == 2:
+                x = torch.where(x >= 0, 1.0, -1.0) * float(signal[k] != 0)
+            a, b = (
+                torch.from_numpy(row[k]).to(total.device).repeat_interleave(lengths)
+                for row in (offset, factor)
+            )
+            total[start:stop] += a + b * x.double()
