@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from signfade.cli.data import data_app
-from signfade.cli.options import ConfigFile, Out, Overrides, read_settings, stdout_console
+from signfade.cli.options import (
+    ConfigFile,
+    Out,
+    Overrides,
+    prepare_training,
+    read_settings,
+    stdout_console,
+)
 
 if TYPE_CHECKING:
     from signfade.lab.compare import PlannedRun
@@ -67,6 +74,7 @@ def run(
     from signfade.lab.train import run_folder, train
 
     folder = run_folder(settings)
+    prepare_training(settings)
     with Watch() as watch:
         watch.start(settings.method_label, settings.rounds)
         summary = train(settings, folder, resume=resume, on_round=watch.round, on_note=watch.note)
@@ -121,6 +129,7 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str) -
     from signfade.lab.table import comparison_table
 
     folder = Path(settings.out) / name
+    prepare_training(settings)
     runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
     with Watch() as watch:
 

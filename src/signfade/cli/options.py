@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from signfade.settings import RunSettings
 
-__all__ = ["ConfigFile", "Out", "Overrides", "read_settings", "stdout_console"]
+__all__ = ["ConfigFile", "Out", "Overrides", "prepare_training", "read_settings", "stdout_console"]
 
 ConfigFile = Annotated[
     Path | None,
@@ -36,6 +36,20 @@ def read_settings(config: Path | None, overrides: list[str] | None, out: str | N
 
     settings = load(config, overrides or [])
     return settings if out is None else settings.model_copy(update={"out": out})
+
+
+def prepare_training(settings: RunSettings) -> None:
+    """Do once a process what a run should not wait for in silence: fetch its data, tune the allocator."""
+    from signfade.learn.allocator import tune_allocator
+
+    tune_allocator()
+    if settings.data.name == "mnist" and settings.data.folder is None:
+        from signfade.cli.watch import Downloads
+        from signfade.data import available, fetch
+
+        if next(entry for entry in available() if entry.name == "mnist").where is None:
+            with Downloads() as downloads:
+                fetch("mnist", progress=downloads.progress, note=downloads.note)
 
 
 def stdout_console() -> Console:
