@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from signfade.kernels.noise import standard_normal
 
 if TYPE_CHECKING:
+    from signfade.kernels.device import layer_deviations, layer_sums, pack_above
     from signfade.kernels.fused import fused_sum, received
 
-__all__ = ["fused_sum", "received", "standard_normal"]
+__all__ = ["fused_sum", "layer_deviations", "layer_sums", "pack_above", "received", "standard_normal"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the kernels that need torch when they are first used."""
     if name in __all__:
-        from signfade.kernels import fused
+        from signfade.kernels import device, fused
 
-        return getattr(fused, name)
+        return getattr(fused if hasattr(fused, name) else device, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

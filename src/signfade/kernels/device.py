@@ -1,0 +1,171 @@
+"""What a device does to its gradient, in as few passes as it takes: sums, deviations, packed signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from signfade._check import check_shape
+from signfade.kernels.noise import backend_of
+from signfade.kernels.threads import available_threads, run_ranges
+
+__all__ = ["layer_deviations", "layer_sums", "pack_above"]
+
+
+def layer_sums(
+    g: Tensor, segments: Sequence[int] | None = None, *, backend: str = "auto", threads: int | None = None
+) -> Tensor:
+    """Sum every device's gradient over every layer, in float64 and in a fixed order.
+
+    Args:
+        g: gradients `[K, M]`, float32 or float64.
+        segments: lengths of the S layers; one layer if None.
+        backend: "numba", "torch" (another order: the last bits may differ), or "auto".
+        threads: at most so many threads, by default as many as there are cores. Never changes a result.
+
+    Returns:
+        float64 `[K, S]`. NaN or infinity anywhere in a layer shows in its sum.
+
+    Example:
+        >>> layer_sums(torch.tensor([[1.0, 2.0, 6.0]]), segments=[2, 1])
+        tensor([[3., 6.]], dtype=torch.float64)
+
+    Reference: Sec. IV-A, the local gradient prior.
+    """
+    lengths, bounds = _layers(g, segments)
+    total = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
+    if _is_torch(g, backend):
+        for s, part in enumerate(torch.split(g, lengths, dim=1)):
+            total[:, s] = part.sum(1, dtype=torch.float64)
+        return total
+
+    from signfade.kernels import compiled_device
+
+    rows, result = g.detach().contiguous().numpy(), total.numpy()
+
+    def work(first: int, last: int) -> None:
+        compiled_device.layer_sums(rows, bounds, result, first, last)
+
+    run_ranges(work, len(g), threads or available_threads())
+    return total
+
+
+def layer_deviations(
+    g: Tensor,
+    centre: Tensor,
+    segments: Sequence[int] | None = None,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the sums of `|g - centre|` and of `(g - centre)^2` over every layer, in float64, in one pass.
+
+    Args:
+        g: gradients `[K, M]`, float32 or float64.
+        centre: `[K, S]`, used in float64.
+        segments: as in `layer_sums`.
+        backend: as in `layer_sums`.
+        threads: as in `layer_sums`.
+
+    Returns:
+        Two tensors, float64 `[K, S]`.
+
+    Example:
+        >>> absolute, square = layer_deviations(torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([[3.0]]))
+        >>> absolute.item(), square.item()
+        (6.0, 14.0)
+
+    Reference: Sec. IV-A, the local gradient prior.
+    """
+    lengths, bounds = _layers(g, segments)
+    check_shape("centre", centre, (len(g), len(lengths)))
+    middle = centre.detach().double()
+    absolute = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
+    square = torch.empty_like(absolute)
+    if _is_torch(g, backend):
+        for s, part in enumerate(torch.split(g, lengths, dim=1)):
+            for k, row in enumerate(part):  # row by row: bounds the memory
+                d = row.double() - middle[k, s]
+                absolute[k, s], square[k, s] = d.abs().sum(), d.square().sum()
+        return absolute, square
+
+    from signfade.kernels import compiled_device
+
+    rows, centres = g.detach().contiguous().numpy(), middle.contiguous().numpy()
+    of_absolute, of_square = absolute.numpy(), square.numpy()
+
+    def work(first: int, last: int) -> None:
+        compiled_device.layer_deviations(rows, centres, bounds, of_absolute, of_square, first, last)
+
+    run_ranges(work, len(g), threads or available_threads())
+    return absolute, square
+
+
+def pack_above(
+    g: Tensor,
+    threshold: Tensor,
+    segments: Sequence[int] | None = None,
+    *,
+    backend: str = "auto",
+    threads: int | None = None,
+) -> Tensor:
+    """Take the signs of `g - threshold` and pack them, in one pass: `pack_signs(one_bit(g, threshold))`.
+
+    Args:
+        g: gradients `[K, M]`, float32 or float64, finite (NaN would give +1).
+        threshold: `[K, S]`, the mean the server will decode.
+        segments: as in `layer_sums`.
+        backend: "numba", "torch" (the same bytes) or "auto".
+        threads: as in `layer_sums`.
+
+    Returns:
+        uint8 `[K, ceil(M/8)]`: bit 1 is +1, the first coordinate is the top bit, unused bits are 0.
+
+    Example:
+        >>> pack_above(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([[1.0]]))
+        tensor([[96]], dtype=torch.uint8)
+
+    Reference: Sec. III-A and IV-A, normalisation and quantisation.
+    """
+    lengths, bounds = _layers(g, segments)
+    check_shape("threshold", threshold, (len(g), len(lengths)))
+    width = -(-g.shape[1] // 8)
+    if _is_torch(g, backend):
+        plus = g.new_zeros(len(g), 8 * width, dtype=torch.uint8)
+        start = 0
+        for s, part in enumerate(torch.split(g, lengths, dim=1)):
+            plus[:, start : start + lengths[s]] = ~(part < threshold[:, s, None])
+            start += lengths[s]
+        shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=g.device)
+        return (plus.view(len(g), width, 8) << shifts).sum(dim=2, dtype=torch.uint8)
+
+    from signfade.kernels import compiled_device
+
+    packed = torch.empty(len(g), width, dtype=torch.uint8)
+    exact = g.dtype if threshold.dtype == g.dtype else torch.float64  # comparing must not round
+    rows, limits = g.detach().contiguous().numpy(), threshold.detach().to(exact).contiguous().numpy()
+    result = packed.numpy()
+
+    def work(first: int, last: int) -> None:
+        compiled_device.pack_rows(rows, limits, bounds, result, first, last)
+
+    run_ranges(work, len(g), threads or available_threads())
+    return packed
+
+
+def _layers(g: Tensor, segments: Sequence[int] | None) -> tuple[list[int], NDArray[np.int64]]:
+    """Return the layers' lengths and bounds, or raise."""
+    if g.ndim != 2 or g.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"g must be float32 or float64 [K, M]; got {g.dtype} {list(g.shape)}")
+    lengths = [g.shape[1]] if segments is None else [int(n) for n in segments]
+    if sum(lengths) != g.shape[1] or min(lengths, default=0) < 1:
+        raise ValueError(f"segments must be positive and add up to M = {g.shape[1]}; got {lengths}")
+    return lengths, np.cumsum([0, *lengths])
+
+
+def _is_torch(g: Tensor, backend: str) -> bool:
+    return backend_of(backend) == "torch" or g.device.type != "cpu"
