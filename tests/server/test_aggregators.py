@@ -244,6 +244,20 @@ def test_any_snr_gives_finite_numbers(dtype: torch.dtype) -> None:
         assert not bounded or float(estimate.abs().max()) <= len(h) * (1 + 1e-6), name
 
 
+@pytest.mark.parametrize("h", [0.0, 1e-45, 1e-40, 1e-38, 1e-20, 1.0, 1e18, 3e38])
+@pytest.mark.parametrize("sigma2", [0.0, 1e-45, 1e-38, 1e-20, 1.0, 3e38])
+def test_any_float32_gives_finite_numbers(h: float, sigma2: float) -> None:
+    """Gains and variances down to the smallest float32, and signals that do not fit them at all."""
+    sizes = [0.0, 1e-45, 1e-40, 1e-20, 1.0, 1e20, 3e38]
+    y = torch.tensor([[*sizes, *(-size for size in sizes)]])
+    for gain in (h, -h):
+        link = {"h": torch.tensor([gain]), "sigma2": torch.tensor([sigma2])}
+        for name, estimate in all_rules(
+            {"y": y, **link, "mean": torch.zeros(1), "scale": torch.ones(1)}
+        ).items():
+            assert bool(estimate.isfinite().all()), name
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_network_is_the_function(form: str) -> None:
     r = received()
@@ -252,6 +266,28 @@ def test_the_network_is_the_function(form: str) -> None:
     expected = server.sbfl(r["y"], r["h"], r["sigma2"], r["mean"], r["scale"], weights, form)
     assert torch.allclose(network(r["y"]), expected, rtol=1e-12, atol=1e-12)
     assert {name for name, _ in network.named_parameters()} == {"slope", "combine.weight", "combine.bias"}
+
+
+def test_a_network_names_what_it_cannot_read() -> None:
+    one = torch.ones(2)
+    assert bool(server.SBFLNetwork(one, 1e-45 * one, one, one)(torch.zeros(2, 3)).isfinite().all())
+    for bad in (torch.ones(2, 0), torch.ones(2, 3)):
+        with pytest.raises(ValueError, match=r"mean must have shape \[2\]"):
+            server.SBFLNetwork(one, one, bad, one)
+    with pytest.raises(ValueError, match="h must be float32 or float64"):
+        server.SBFLNetwork(torch.ones(2, dtype=torch.int64), one, one, one)
+    with pytest.raises(ValueError, match="sigma2 must be positive"):
+        server.SBFLNetwork(one, 0 * one, one, one)
+    network = server.SBFLNetwork(one, one, one, one)
+    for signal in (torch.ones(3, 2), torch.ones(2), torch.ones(2, 3, dtype=torch.float64)):
+        with pytest.raises(ValueError, match=r"y must be torch.float32 of shape \[2, M\]; got"):
+            network(signal)
+
+
+def test_ideal_names_its_own_argument() -> None:
+    for g in (torch.ones(3), torch.ones(2, 2, dtype=torch.int64), torch.full((2, 2), torch.nan)):
+        with pytest.raises(ValueError, match=r"^g must"):
+            server.ideal(g)
 
 
 def test_ideal_is_the_weighted_sum() -> None:
@@ -270,7 +306,8 @@ def test_a_tie_and_a_zero_count_as_plus_one() -> None:
 BAD = [
     ({"y": torch.zeros(3)}, "y must have shape"),
     ({"y": torch.full((7, 500), torch.nan, dtype=torch.float64)}, "y must be finite"),
-    ({"y": torch.zeros(7, 500, dtype=torch.int64)}, "y must be a floating-point"),
+    ({"y": torch.zeros(7, 500, dtype=torch.int64)}, "y must be float32 or float64; got torch.int64"),
+    ({"y": torch.zeros(7, 500, dtype=torch.float16)}, "y must be float32 or float64; got torch.float16"),
     ({"h": torch.ones(6, dtype=torch.float64)}, "h must have shape"),
     ({"sigma2": -torch.ones(7, dtype=torch.float64)}, "sigma2 must be non-negative"),
     ({"sigma2": torch.full((7,), torch.nan, dtype=torch.float64)}, "sigma2 must be finite"),

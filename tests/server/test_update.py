@@ -61,11 +61,13 @@ def test_updates_leave_their_input_alone() -> None:
         ({"estimate": torch.tensor([0.0, torch.nan, 0.0])}, "estimate must be finite"),
         ({"step": 0.0}, "step must be positive"),
         ({"step": float("nan")}, "step must be positive"),
+        ({"step": float("inf")}, "step must be positive and finite"),
         ({"momentum": 1.0}, "momentum must be in"),
         ({"momentum": -0.1}, "momentum must be in"),
     ],
 )
-def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize("update", [server.momentum_update, server.sign_downlink_update])
+def test_bad_input_is_named(update: object, change: dict[str, object], message: str) -> None:
     arguments = {
         "state": server.initial_state(torch.zeros(3)),
         "estimate": torch.zeros(3),
@@ -73,4 +75,4 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
         **change,
     }
     with pytest.raises(ValueError, match=message):
-        server.momentum_update(**arguments)  # type: ignore[arg-type]
+        update(**arguments)  # type: ignore[operator]

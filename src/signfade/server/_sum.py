@@ -12,6 +12,9 @@ from signfade._check import check_choice, check_finite, check_positive, check_sh
 Form = Literal["corrected", "published"]
 FORMS: tuple[Form, ...] = ("corrected", "published")
 
+# A ratio y/h beyond this carries no information; the bound keeps float32 sums over many devices finite.
+LARGEST_RATIO = 1e30
+
 
 def check_received(
     y: Tensor,
@@ -22,23 +25,24 @@ def check_received(
     scale: Tensor | None = None,
     weights: Tensor | None = None,
     form: str = "corrected",
+    name: str = "y",
 ) -> None:
-    """Raise a ValueError that names the first argument that cannot be right."""
+    """Raise a ValueError that names the first argument that cannot be right; `name` is what y is called."""
     check_choice("form", form, FORMS)
     if y.ndim != 2:
-        raise ValueError(f"y must have shape [K, M]; got {list(y.shape)}")
-    if not y.is_floating_point():
-        raise ValueError(f"y must be a floating-point tensor; got {y.dtype}")
+        raise ValueError(f"{name} must have shape [K, M]; got {list(y.shape)}")
+    if y.dtype not in (torch.float32, torch.float64):  # half precision overflows in a sum over devices
+        raise ValueError(f"{name} must be float32 or float64; got {y.dtype}")
     devices, size = y.shape
-    check_finite("y", y)
-    for name, value in {"h": h, "sigma2": sigma2, "weights": weights}.items():
+    check_finite(name, y)
+    for what, value in {"h": h, "sigma2": sigma2, "weights": weights}.items():
         if value is not None:
-            check_shape(name, value, (devices,))
-            check_finite(name, value)
-    for name, value in {"mean": mean, "scale": scale}.items():
+            check_shape(what, value, (devices,))
+            check_finite(what, value)
+    for what, value in {"mean": mean, "scale": scale}.items():
         if value is not None:
-            check_shape(name, value, (devices,), (devices, size))
-            check_finite(name, value)
+            check_shape(what, value, (devices,), (devices, size))
+            check_finite(what, value)
     if sigma2 is not None:
         check_positive("sigma2", sigma2, zero=True)
     if scale is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
-from signfade.server._sum import Form, check_received, column, weighted_sum
+from signfade.server._sum import LARGEST_RATIO, Form, check_received, column, weighted_sum
 
 __all__ = ["blmmse", "blmmse_covariance"]
 
@@ -56,7 +56,9 @@ def blmmse(
     gain, noise = h.double(), sigma2.double()
     power = bits_power * gain**2 + noise
     slope = torch.where(power == 0, torch.zeros_like(power), gain / power)
-    return weighted_sum(mean, column(scale, y) * column(slope, y) * y, weights)
+    largest = torch.finfo(y.dtype).max  # a vanishing gain without noise has a slope beyond float32
+    ratio = (column(slope.clamp(-largest, largest), y) * y).clamp_(-LARGEST_RATIO, LARGEST_RATIO)
+    return weighted_sum(mean, column(scale, y) * ratio, weights)
 
 
 def blmmse_covariance(

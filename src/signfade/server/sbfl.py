@@ -10,14 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from signfade.server._sum import Form, check_received, column, weighted_sum
+from signfade._check import check_shape
+from signfade.server._sum import LARGEST_RATIO, Form, check_received, column, weighted_sum
 from signfade.server.vote import detect
 from signfade.uplink.channel import half_llr
 
 __all__ = ["SBFLNetwork", "high_snr", "ideal", "sbfl", "zero_forcing"]
-
-# A ratio y/h beyond this carries no information; the bound keeps float32 sums over many devices finite.
-_LARGEST_RATIO = 1e30
 
 
 def sbfl(
@@ -97,7 +95,7 @@ def zero_forcing(y: Tensor, h: Tensor, mean: Tensor, scale: Tensor, weights: Ten
     """
     check_received(y, h, mean=mean, scale=scale, weights=weights)
     gain = column(h, y)
-    ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain).clamp(-_LARGEST_RATIO, _LARGEST_RATIO)
+    ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain).clamp(-LARGEST_RATIO, LARGEST_RATIO)
     return weighted_sum(mean, column(scale, y) * ratio, weights)
 
 
@@ -116,7 +114,7 @@ def ideal(g: Tensor, weights: Tensor | None = None) -> Tensor:
         tensor([2., 0.])
     """
     devices = torch.zeros(g.shape[:1], dtype=g.dtype, device=g.device)
-    check_received(g, devices, weights=weights)
+    check_received(g, devices, weights=weights, name="g")
     return weighted_sum(devices, g, weights)
 
 
@@ -154,26 +152,26 @@ class SBFLNetwork(nn.Module):
         super().__init__()
         if h.ndim != 1:
             raise ValueError(f"h must have shape [K]; got {list(h.shape)}")
-        check_received(
-            torch.zeros(len(h), 0, dtype=h.dtype),
-            h,
-            sigma2=sigma2,
-            mean=mean,
-            scale=scale,
-            weights=weights,
-            form=form,
-        )
+        check_shape("mean", mean, (len(h),))
+        check_shape("scale", scale, (len(h),))
+        like = torch.zeros(len(h), 0, dtype=h.dtype)
+        check_received(like, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form, name="h")
         if bool((sigma2 == 0).any()):
             raise ValueError("sigma2 must be positive for a network: a noiseless link has an infinite weight")
         alpha = torch.ones_like(h) if weights is None else weights.to(h)
-        self.slope = nn.Parameter((2 if form == "published" else 1) * h / sigma2)
+        largest = torch.finfo(h.dtype).max
+        slope = (2 if form == "published" else 1) * h.double() / sigma2.double()
+        self.slope = nn.Parameter(slope.clamp(-largest, largest).to(h))
         self.combine = nn.Linear(len(h), 1, dtype=h.dtype)
         with torch.no_grad():
             self.combine.weight.copy_((alpha * scale).unsqueeze(0))
             self.combine.bias.copy_((alpha * mean).sum().unsqueeze(0))
 
     def forward(self, y: Tensor) -> Tensor:
-        """Aggregate the received signals `[K, M]` to an estimate `[M]`."""
+        """Aggregate the received signals `[K, M]`, of the dtype of h, to an estimate `[M]`."""
+        if y.ndim != 2 or len(y) != len(self.slope) or y.dtype != self.slope.dtype:
+            wanted = f"{self.slope.dtype} of shape [{len(self.slope)}, M]"
+            raise ValueError(f"y must be {wanted}; got {y.dtype} of shape {list(y.shape)}")
         hidden = torch.tanh(self.slope * y.T)
         estimate: Tensor = self.combine(hidden).squeeze(1)
         return estimate

@@ -5,6 +5,7 @@ Both updates are pure: a state goes in, a new state and an info for people come 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,8 +69,8 @@ def momentum_update(
     """
     check_shape("estimate", estimate, tuple(state.weights.shape))
     check_finite("estimate", estimate)
-    if not step > 0:
-        raise ValueError(f"step must be positive; got {step}")
+    if not 0 < step < math.inf:
+        raise ValueError(f"step must be positive and finite; got {step}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be in [0, 1); got {momentum}")
     velocity = momentum * state.momentum + estimate
@@ -100,5 +101,6 @@ def sign_downlink_update(
     Reference:
         Algorithm 2; docs/errata.md for its mixed time indices.
     """
+    check_finite("estimate", estimate)  # its sign always is
     state, info = momentum_update(state, sign(estimate), step, momentum)
     return state, info._replace(downlink_bits=len(estimate))
