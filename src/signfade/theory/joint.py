@@ -146,7 +146,7 @@ def linear_moments(
 def vote_moments(
     snr: Numbers, std: Numbers, correlation: Numbers, *, weights: Numbers | None = None
 ) -> JointMoments:
-    """Moments of the majority vote on correlated devices: an approximation, its cosine within 1 % from K = 20.
+    """Moments of the majority vote on correlated devices: approximate, its cosine within 1 % from K = 20.
 
     Given the sum, `u = gsum/sqrt(E[gsum**2])`, the tally of detected signs is a sum of weakly dependent terms
     and is taken as Gaussian: `E[vote | u] = erf(mean/sqrt(2*variance))`, then `E[u * vote]` is an integral
