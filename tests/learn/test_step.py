@@ -41,11 +41,29 @@ def test_the_papers_rule_is_sgd_with_momentum() -> None:
     assert torch.allclose(ours.weights, theirs.weights, rtol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam", "sgd"])
+# All of torch.optim that a gradient alone can drive.
+DRIVEN = [
+    "momentum",
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "asgd",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "sgd",
+]
+
+
+@pytest.mark.parametrize("optimizer", DRIVEN)
 @pytest.mark.parametrize("downlink", ["full", "sign"])
 def test_stopping_half_way_changes_nothing(optimizer: str, downlink: str) -> None:
     options = {"step": 0.1, "optimizer": optimizer, "downlink": downlink, "schedule": "sqrt"}
-    if optimizer != "adam":
+    if optimizer in ("momentum", "sgd", "rmsprop"):
         options["momentum"] = 0.9
     through = make(**options)
     for t, estimate in enumerate(ESTIMATES):
@@ -53,12 +71,15 @@ def test_stopping_half_way_changes_nothing(optimizer: str, downlink: str) -> Non
     first = make(**options)
     for t in range(3):
         first.apply(ESTIMATES[t], t)
-    saved = {name: value.clone() for name, value in first.state().items()}
-    second = make(**options)
-    second.restore(saved)
-    for t in range(3, 6):
-        second.apply(ESTIMATES[t], t)
-    assert torch.equal(second.weights, through.weights)
+    saved = first.state()
+    for t in range(3, 6):  # a saved state is a snapshot: neither going on nor starting from it changes it
+        first.apply(ESTIMATES[t], t)
+    for _ in range(2):
+        second = make(**options)
+        second.restore(saved)
+        for t in range(3, 6):
+            second.apply(ESTIMATES[t], t)
+        assert torch.equal(second.weights, through.weights)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "sgd"])
@@ -77,6 +98,20 @@ def test_clip_shortens_and_keeps_the_direction() -> None:
     assert float(step.clipped(long).norm()) == pytest.approx(0.5)
     assert torch.allclose(step.clipped(long) / 0.5, long / long.norm())
     assert torch.equal(step.clipped(short), short)
+
+
+def test_clip_shortens_what_float32_cannot_square() -> None:
+    huge = 1e30 * ESTIMATES[0]
+    assert float(make(step=1.0, clip=0.5).clipped(huge).norm()) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("downlink", ["full", "sign"])
+def test_an_estimate_that_is_no_number_is_refused(optimizer: str, downlink: str) -> None:
+    step = make(step=0.1, optimizer=optimizer, downlink=downlink)
+    with pytest.raises(ValueError, match="estimate must be finite"):
+        step.apply(torch.full((8,), torch.nan), 0)
+    assert torch.equal(step.weights, START)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from signfade._check import check_finite
 from signfade.device import sign
 from signfade.server import ServerState, initial_state, momentum_update, sign_downlink_update
 from signfade.server.update import FULL_PRECISION_BITS
@@ -40,11 +41,12 @@ class ServerStep:
         return step / math.sqrt(round + 1) if self._settings.schedule == "sqrt" else step
 
     def clipped(self, estimate: Tensor) -> Tensor:
-        """Shorten the estimate to the largest norm allowed."""
+        """Shorten the estimate to the largest norm allowed; refuse one that is not finite."""
+        check_finite("estimate", estimate)
         limit = self._settings.clip
         if limit is None:
             return estimate
-        norm = float(estimate.norm())
+        norm = float(torch.linalg.vector_norm(estimate, dtype=torch.float64))  # float32 squares overflow
         return estimate * (limit / norm) if norm > limit else estimate
 
     def apply(self, estimate: Tensor, round: int) -> int:
@@ -97,16 +99,19 @@ class _OptimizerStep(ServerStep):
     def state(self) -> dict[str, Tensor]:
         saved = {"weights": self.weights}
         for name, value in self._optimizer.state[self._parameter].items():
-            if value is not None:
-                saved[f"optimizer.{name}"] = torch.as_tensor(value)
+            if value is not None:  # a copy: optimisers work in place
+                saved[f"optimizer.{name}"] = torch.as_tensor(value).clone()
         return saved
 
     def restore(self, state: dict[str, Tensor]) -> None:
         with torch.no_grad():
             self._parameter.copy_(state["weights"])
         prefix = "optimizer."
-        restored = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
-        self._optimizer.state[self._parameter] = restored
+        self._optimizer.state[self._parameter] = {
+            name.removeprefix(prefix): value.clone()
+            for name, value in state.items()
+            if name.startswith(prefix)
+        }
 
 
 def make_step(settings: ServerSettings, weights: Tensor, step_unit: float = 1.0) -> ServerStep:
