@@ -24,6 +24,16 @@ def test_regression_gradients_are_autograds() -> None:
         assert float(local.losses[row]) == pytest.approx(loss.item() / 30, rel=1e-5)
 
 
+def test_the_test_loss_is_the_train_loss_less_its_minimum() -> None:
+    """On full batches of equally many samples both are per sample, so their difference is the floor."""
+    data = make_regression(devices=4, samples=30, size=12, heterogeneous=True, seed=1)
+    task = RegressionTask(data, batch=None, seed=1)
+    w = task.initial_weights()
+    train = float(task.local_gradients(w, np.arange(4), round=0).losses.mean())
+    excess = task.evaluate(w).loss
+    assert excess == pytest.approx(train - data.optimal_loss / (4 * 30), rel=1e-5)
+
+
 def test_a_minibatch_is_unbiased() -> None:
     """Averaged over many rounds the mini-batch gradient is the full one."""
     data = make_regression(devices=1, samples=20, size=5, seed=2)

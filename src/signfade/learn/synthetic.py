@@ -73,8 +73,8 @@ class RegressionTask(_Stateless):
         return draw.choice(self.data.samples, size=self._batch, replace=False)
 
     def evaluate(self, weights: Tensor) -> Evaluation:
-        """Return the excess of the mean squared residual over its minimum."""
-        return Evaluation(self.data.excess_loss(weights), None)
+        """Return the excess of the mean squared residual over its minimum, per sample as the train loss."""
+        return Evaluation(self.data.excess_loss(weights) / (self.devices * self.data.samples), None)
 
 
 class GaussianTask(_Stateless):
