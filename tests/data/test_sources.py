@@ -153,8 +153,8 @@ def pack(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def of(hashes: dict[str, str], *urls: str, patience: float = 5.0) -> Sources:
-    return Sources(hashes, urls, "tiny@1.0.0", patience=patience, npm_patience=5.0)
+def of(hashes: dict[str, str], *urls: str, patience: float = 5.0, largest: int = 1 << 20) -> Sources:
+    return Sources(hashes, urls, "tiny@1.0.0", patience, npm_patience=5.0, largest=largest)
 
 
 def test_a_good_mirror_fills_the_cache_with_plain_files(
@@ -197,13 +197,11 @@ def test_a_bad_mirror_is_noted_in_one_line_and_the_next_asked(
     tmp_path: Path,
     mirrors: Mirrors,
     hashes: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     words: str,
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setattr("signfade.data.sources._LARGEST", 1_000_000)
-    sources = of(hashes, mirrors.url(kind), mirrors.url("good"), patience=1.0)
+    sources = of(hashes, mirrors.url(kind), mirrors.url("good"), patience=1.0, largest=1_000_000)
     start = time.monotonic()
     place = fetch("mnist", cache=tmp_path / "cache", note=notes.append, sources=sources)
     assert time.monotonic() - start < 25

