@@ -21,12 +21,19 @@ def stream_key(seed: int, purpose: str, round: int = 0, device: int = 0) -> int:
 
     A cryptographic hash, so that neighbouring rounds and devices get unrelated streams.
 
+    Raises:
+        ValueError: seed, round or device is no integer of 64 bits.
+
     Example:
         >>> stream_key(7, "noise", round=3, device=0) == stream_key(7, "noise", round=3, device=1)
         False
     """
-    words = struct.pack("<qqq", seed, round, device) + purpose.encode()
-    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little")
+    try:
+        words = struct.pack("<qqq", seed, round, device)
+    except struct.error:
+        got = f"{seed!r}, {round!r} and {device!r}"
+        raise ValueError(f"seed, round and device must be integers of 64 bits; got {got}") from None
+    return int.from_bytes(hashlib.blake2b(words + purpose.encode(), digest_size=8).digest(), "little")
 
 
 def stream_keys(seed: int, purpose: str, round: int, devices: Iterable[int]) -> NDArray[np.uint64]:

@@ -357,6 +357,8 @@ def test_only_bytes_are_read(data):
         ({"mean_bits": 17}, "mean_bits must be an integer in 0"),
         ({"scale_bits": -1}, "scale_bits must be an integer in 0"),
         ({"device": -1}, "device must be an integer of 32 bits; got -1"),
+        ({"device": 1.5}, "device must be an integer of 32 bits; got 1.5"),
+        ({"round": None}, "round must be an integer of 32 bits; got None"),
         ({"round": 2**32}, "round must be an integer of 32 bits"),
     ],
 )

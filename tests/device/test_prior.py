@@ -196,6 +196,8 @@ def test_variance_beyond_double_precision_is_refused():
         ({"segments": [6, 0]}, "segments must be one positive length"),
         ({"segments": [7, -1]}, "segments must be one positive length"),
         ({"segments": []}, "segments must be one positive length"),
+        ({"segments": [1.5, 4.5]}, "segments must be one positive length"),
+        ({"segments": 6}, "segments must be one positive length"),
         ({"mean": torch.zeros(3)}, "mean must have shape"),
         ({"mean": torch.zeros(2), "segments": [2, 4]}, "mean must have shape"),
     ],

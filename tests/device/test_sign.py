@@ -37,6 +37,10 @@ def test_sign_takes_scalars_views_and_tensors_with_gradients():
 def test_sign_needs_a_dtype_that_holds_minus_one(dtype):
     with pytest.raises(ValueError, match="x must have a real dtype"):
         sign(torch.ones(2, dtype=dtype))
+    with pytest.raises(ValueError, match="signs must have a real dtype"):
+        pack_signs(torch.ones(2, dtype=dtype))
+    with pytest.raises(ValueError, match="dtype must have a real dtype"):
+        unpack_signs(torch.tensor([128], dtype=torch.uint8), 3, dtype=dtype)
 
 
 def test_one_bit_is_the_sign_about_the_mean():

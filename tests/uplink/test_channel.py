@@ -74,6 +74,15 @@ def test_link_snr() -> None:
     assert link.snr.dtype == torch.float32
 
 
+def test_link_snr_survives_whole_numbers_and_half_precision() -> None:
+    assert Link(torch.tensor([1]), torch.tensor([2])).snr.tolist() == [0.5]
+    strong = Link(torch.ones(1, dtype=torch.float16), torch.tensor([1e-6], dtype=torch.float64))
+    assert strong.snr.tolist() == [1e6]  # beyond the largest float16
+    assert Link(torch.ones(1).double(), torch.ones(1)).snr.dtype == torch.float64
+    with pytest.raises(ValueError, match="h must be real"):
+        Link(torch.ones(1, dtype=torch.complex64), torch.ones(1))
+
+
 # --- transmit -----------------------------------------------------------------------------------------------
 
 

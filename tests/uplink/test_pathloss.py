@@ -54,6 +54,15 @@ def test_every_decade_of_distance_costs_the_same(city: str, base_m: float) -> No
     assert ten - one == pytest.approx(44.9 - 6.55 * math.log10(base_m), abs=1e-9)
 
 
+def test_numbers_arrays_and_tensors_give_the_same_digits() -> None:
+    for distance in (0.3, 1.1, 7.0):
+        loss = cost231_hata(distance, warn=False)
+        assert loss == cost231_hata(np.array([distance]), warn=False)[0]
+        assert loss == cost231_hata(torch.tensor([distance], dtype=torch.float64), warn=False).item()
+        slope = 44.9 - 6.55 * math.log10(70)
+        assert loss - cost231_hata(1.0) == pytest.approx(slope * math.log10(distance), abs=1e-12 * loss)
+
+
 def test_nobody_is_closer_than_20_metres() -> None:
     near = cost231_hata(torch.tensor([0.0, 0.005, 0.02, 0.0201]).double(), warn=False)
     assert near[0] == near[1] == near[2] < near[3]

@@ -141,8 +141,8 @@ class Packet:
         except ValueError as error:
             raise PacketError(str(error)) from None
         return cls(
-            device=operator.index(device),
-            round=operator.index(round),
+            device=_plain(device),
+            round=_plain(round),
             size=len(signs),
             layers=len(mean),
             mean_bits=mean_bits,
@@ -254,6 +254,14 @@ class Packet:
             scale_bytes=data[scales:signs],
             sign_bytes=data[signs:end],
         )
+
+
+def _plain(number: int) -> int:
+    """Return NumPy's and torch's integers as Python's; what is no integer as it is, to be refused."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        return number
 
 
 def _width(bits: int) -> int:

@@ -179,7 +179,10 @@ def spread(values: Tensor, segments: Sequence[int]) -> Tensor:
 
 def check_segments(segments: Sequence[int], size: int | None = None) -> list[int]:
     """Return the segments as plain integers; raise unless they are positive and sum to `size` (if given)."""
-    lengths = [operator.index(length) for length in segments]
+    try:
+        lengths = [operator.index(length) for length in segments]
+    except TypeError:
+        raise ValueError(f"segments must be one positive length a layer; got {segments!r}") from None
     if not lengths or min(lengths) < 1:
         raise ValueError(f"segments must be one positive length a layer; got {lengths}")
     if size is not None and sum(lengths) != size:

@@ -36,8 +36,7 @@ def sign(x: Tensor) -> Tensor:
 
     Reference: paper Sec. II, one-bit compression of the local gradient.
     """
-    if x.is_complex() or not x.dtype.is_signed:
-        raise ValueError(f"x must have a real dtype that holds -1; got {x.dtype}")
+    _check_signed("x", x.dtype)
     return _below_to_sign(x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
@@ -87,7 +86,7 @@ def pack_signs(signs: Tensor) -> Tensor:
     unused low bits of the last byte are 0.
 
     Args:
-        signs: +1 or -1 of any dtype, `[..., M]`.
+        signs: +1 or -1 of any signed dtype, `[..., M]`.
 
     Returns:
         uint8, `[..., ceil(M/8)]`, on the CPU.
@@ -101,6 +100,7 @@ def pack_signs(signs: Tensor) -> Tensor:
     """
     if signs.dim() == 0:
         raise ValueError("signs must have shape [..., M]; got a scalar")
+    _check_signed("signs", signs.dtype)
     values = signs.detach().cpu()
     plus = (values == 1).numpy()
     if not bool((plus | (values == -1).numpy()).all()):
@@ -114,13 +114,13 @@ def unpack_signs(packed: Tensor, size: int, dtype: torch.dtype = torch.float32) 
     Args:
         packed: uint8, `[..., ceil(size/8)]`, in the bit order of `pack_signs`.
         size: Number M of signs in a row.
-        dtype: Type of the result.
+        dtype: Type of the result, signed.
 
     Returns:
         +1 or -1, `[..., size]`, on the CPU.
 
     Raises:
-        ValueError: The bytes do not fit the size, or one of the unused bits is set.
+        ValueError: The bytes do not fit the size, one of the unused bits is set, or the dtype has no -1.
 
     Example:
         >>> unpack_signs(torch.tensor([129, 128], dtype=torch.uint8), 9, dtype=torch.int8)
@@ -128,6 +128,7 @@ def unpack_signs(packed: Tensor, size: int, dtype: torch.dtype = torch.float32) 
     """
     if size < 0:
         raise ValueError(f"size must be non-negative; got {size}")
+    _check_signed("dtype", dtype)
     width = -(-size // 8)
     if packed.dtype != torch.uint8 or packed.dim() == 0 or packed.shape[-1] != width:
         got = f"{packed.dtype} {list(packed.shape)}"
@@ -137,6 +138,11 @@ def unpack_signs(packed: Tensor, size: int, dtype: torch.dtype = torch.float32) 
         raise ValueError(f"packed must have its unused bits zero; some are set after sign {size}")
     bits = np.unpackbits(values, axis=-1, count=size)
     return torch.from_numpy(bits).to(dtype).mul_(2).sub_(1)
+
+
+def _check_signed(name: str, dtype: torch.dtype) -> None:
+    if dtype.is_complex or not dtype.is_signed:
+        raise ValueError(f"{name} must have a real dtype that holds -1; got {dtype}")
 
 
 def _below_to_sign(x: Tensor, threshold: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ def _check_symbols(name: str, symbols: Tensor, h: Tensor, sigma2: Tensor) -> Non
 def _check_link(h: Tensor, sigma2: Tensor, devices: int) -> None:
     check_shape("h", h, (devices,))
     check_shape("sigma2", sigma2, (devices,))
+    if h.is_complex():
+        raise ValueError(f"h must be real (the receiver turns the phase back); got {h.dtype}")
     check_finite("h", h)
     check_positive("sigma2", sigma2, zero=True)
     check_finite("sigma2", sigma2)
@@ -75,8 +77,8 @@ class Link:
 
     @property
     def snr(self) -> Tensor:
-        """The instantaneous SNR `h**2 / sigma2`, `[K]`."""
-        return _snr(self.h, self.sigma2).to(self.h.dtype)
+        """The instantaneous SNR `h**2 / sigma2`, `[K]`, of h's dtype but at least float32."""
+        return _snr(self.h, self.sigma2).to(torch.promote_types(self.h.dtype, torch.float32))
 
 
 def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k: float = 4.0) -> Tensor:

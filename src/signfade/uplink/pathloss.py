@@ -98,7 +98,8 @@ def cost231_hata(
 
     Reference: Sec. VI-A, "Network model"; docs/model.md.
     """
-    distance = torch.as_tensor(distance_km)
+    given = isinstance(distance_km, Tensor | np.ndarray)
+    distance = torch.as_tensor(distance_km, dtype=None if given else torch.float64)  # else float32
     check_positive("distance_km", distance, zero=True)
     check_finite("distance_km", distance)
     for name, value in (("carrier_mhz", carrier_mhz), ("base_m", base_m), ("user_m", user_m)):
