@@ -223,6 +223,13 @@ def test_nmse_of_the_sum() -> None:
     assert nmse("sbfl", [1.0] * 5) == pytest.approx(mse("sbfl", 1.0))
 
 
+def test_a_device_without_weight_does_not_count_however_bad_its_link() -> None:
+    for rule in ("sbfl", "zero_forcing"):
+        alone = nmse(rule, [2.0], [3.0], [0.5])
+        assert nmse(rule, [2.0, 0.0], [3.0, 1.0], [0.5, 0.0]) == pytest.approx(alone, rel=1e-14)
+    assert nmse("zero_forcing", [2.0, 0.0]) == np.inf
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -239,6 +246,15 @@ def test_nmse_of_the_sum() -> None:
         (lambda: nmse("sbfl", 1.0), r"snr must have shape \[K\]"),
         (lambda: nmse("sbfl", [1.0], 0.0), "no energy"),
         (lambda: nmse("signsgd", [1.0]), "rule must be one of"),
+        (lambda: mse("sbfl", [1.0, 2.0], [1.0, 2.0, 3.0]), r"snr, std must .*; got snr \[2\], std \[3\]"),
+        (
+            lambda: mse_faded("sbfl", [1.0, 2.0], [1.0, 2.0, 3.0]),
+            "mean_snr, std must have shapes",
+        ),
+        (lambda: mse("sbfl", 1.0, [1.0, 2.0], scale=[1.0] * 3), r"std, scale must .*; got std \[2\], scale"),
+        (lambda: mse("sbfl", 1.0, [1.0, 2.0], mean_abs=[1.0] * 3), "std, mean_abs must"),
+        (lambda: nmse("sbfl", [1.0, 2.0], [1.0, 2.0, 3.0]), r"std must have shape \[2\] or be one number"),
+        (lambda: nmse("sbfl", [1.0, 2.0], 1.0, [1.0]), r"weights must have shape \[2\]"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:

@@ -151,6 +151,13 @@ def test_second_moments_of_the_fading_power() -> None:
         assert weight @ power**2 == pytest.approx(exact, rel=1e-12)
 
 
+@pytest.mark.parametrize("rician_k", [0.0, 1e-300, 0.5, 42.2, 42.3, 1e4, 1e8, 1e12, 2e12, 1e100, 1e300])
+def test_any_line_of_sight_has_unit_probability_and_power(rician_k: float) -> None:
+    power, weight = fading_nodes("rician", rician_k)
+    assert weight.sum() == pytest.approx(1, abs=1e-15 * (1e3 + np.sqrt(min(rician_k, 1e12))))
+    assert weight @ power == pytest.approx(1, abs=1e-15 * (1e3 + np.sqrt(min(rician_k, 1e12))))
+
+
 def test_bad_fading_is_refused() -> None:
     with pytest.raises(ValueError, match="fading must be one of 'gaussian', 'rayleigh', 'rician', 'none'"):
         fading_nodes("nakagami")

@@ -142,6 +142,8 @@ def test_a_vote_never_beats_the_posterior_mean() -> None:
         (lambda: vote_correlation(1.0), r"snr must have shape \[K\]"),
         (lambda: vote_correlation([1.0], [0.5, 0.5]), r"up must have shape \[1\]"),
         (lambda: vote_nmse([1.0], 0.0), "no energy"),
+        (lambda: vote_nmse([1.0, 2.0], [1.0] * 3), r"std must have shape \[2\] or be one number; got \[3\]"),
+        (lambda: vote_nmse([1.0, 2.0], 1.0, [1.0] * 3), r"weights must have shape \[2\]"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Array", "Numbers", "non_negative", "plain", "positive", "real"]
+__all__ = ["Array", "Numbers", "common_shape", "non_negative", "per_device", "plain", "positive", "real"]
 
 Array: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = Union[ArrayLike, "Tensor"]
@@ -49,6 +49,22 @@ def positive(name: str, value: Numbers) -> Array:
     if (array <= 0).any():
         raise ValueError(f"{name} must be positive; its smallest entry is {array.min():g}")
     return array
+
+
+def common_shape(**arrays: Array) -> tuple[int, ...]:
+    """Return the shape that the named arrays broadcast to, or raise with their names and shapes."""
+    try:
+        return np.broadcast_shapes(*(array.shape for array in arrays.values()))
+    except ValueError:
+        got = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+        raise ValueError(f"{', '.join(arrays)} must have shapes that broadcast together; got {got}") from None
+
+
+def per_device(name: str, value: Array, devices: int) -> Array:
+    """Return one number for every device, `[K]`, from that or from one for all."""
+    if value.shape not in ((), (devices,)):
+        raise ValueError(f"{name} must have shape [{devices}] or be one number; got {list(value.shape)}")
+    return np.broadcast_to(value, (devices,))
 
 
 def plain(value: Any) -> Array:

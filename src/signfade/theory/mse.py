@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from signfade._check import check_choice
-from signfade.theory._numbers import Array, Numbers, non_negative, plain
+from signfade.theory._numbers import Array, Numbers, common_shape, non_negative, plain
 from signfade.theory.quadrature import Fading, fading_nodes, soft_bit
 from signfade.theory.rules import Form, Moments, Rule, rule_moments
 
@@ -53,6 +53,7 @@ def kappa_of(std: Numbers, family: Family = "gaussian", mean_abs: Numbers | None
     if mean_abs is None:
         return plain(_MEAN_ABS[family] * deviation)
     kappa = non_negative("mean_abs", mean_abs)
+    common_shape(std=deviation, mean_abs=kappa)
     if (kappa > deviation * (1 + 1e-6)).any():  # the slack is for means taken in float32
         raise ValueError(f"mean_abs must not exceed std, as E|g| never does; got {mean_abs!r} above {std!r}")
     return plain(np.minimum(kappa, deviation))
@@ -116,8 +117,9 @@ def mse(
         )
     deviation, kappa, used = _prior(std, family, scale, mean_abs)
     gamma = _checked_snr("snr", rule, snr, form)
+    shape = common_shape(snr=gamma, std=used)
     if rule == "ideal":
-        return plain(np.zeros(np.broadcast_shapes(gamma.shape, used.shape)))
+        return plain(np.zeros(shape))
     return plain(_combine(rule_moments(rule, gamma, form), deviation, kappa, used, gamma))
 
 
@@ -165,8 +167,9 @@ def mse_faded(
     deviation, kappa, used = _prior(std, family, scale, mean_abs)
     gamma = _checked_snr("mean_snr", rule, mean_snr, form)
     power, weight = fading_nodes(fading, rician_k)
+    shape = common_shape(mean_snr=gamma, std=used)
     if rule == "ideal":
-        return plain(np.zeros(np.broadcast_shapes(gamma.shape, used.shape)))
+        return plain(np.zeros(shape))
     if rule == "zero_forcing" and fading != "none":
         noise = np.where(np.isinf(gamma), 0.0, np.inf)
         found = Moments(np.ones_like(gamma), 1 + noise, np.zeros_like(gamma), -noise)
@@ -187,7 +190,7 @@ def _prior(
     """Standard deviation, true kappa, and the kappa in use, of one shape."""
     deviation, kappa = non_negative("std", std), np.asarray(kappa_of(std, family, mean_abs))
     used = kappa if scale is None else non_negative("scale", scale)
-    shape = np.broadcast_shapes(deviation.shape, kappa.shape, used.shape)
+    shape = common_shape(std=kappa, scale=used)
     return np.broadcast_to(deviation, shape), np.broadcast_to(kappa, shape), np.broadcast_to(used, shape)
 
 

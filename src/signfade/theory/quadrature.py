@@ -29,6 +29,7 @@ _LENGTH_Z = 12.0  # beyond 12 deviations exp(-z**2/2 + z) is below 1e-26
 _LENGTH_L = 40.0  # beyond 40 the integrands are below exp(-40) = 4e-18
 _NO_ERRORS = 1500.0  # from this SNR on exp(-gamma/2) is below the smallest float64
 _CHUNK = 4096  # SNRs at a time: bounds the memory to a few tens of megabytes
+_NO_FADING = 1e12  # from this ratio of direct to scattered power on a link fades by less than 1e-6
 _LOG_SPACING = 0.2  # in ln(h**2); the strip is pi/2 wide: exp(-pi**2/0.2) = 4e-22
 
 
@@ -130,7 +131,7 @@ def fading_nodes(fading: Fading, rician_k: float = 4.0) -> tuple[Array, Array]:
     """
     check_choice("fading", fading, get_args(Fading))
     factor = float(non_negative("rician_k", rician_k))
-    if fading == "none":
+    if fading == "none" or (fading == "rician" and factor > _NO_FADING):
         return np.ones(1), np.ones(1)
     if fading == "gaussian":
         power = _log_grid(-80.0, 5.0, _LOG_SPACING)  # exp(-40) is left out below, exp(-70) above

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import numpy as np
-
 from signfade._check import check_choice
-from signfade.theory._numbers import Numbers, non_negative, real
+from signfade.theory._numbers import Numbers, non_negative, per_device, real
 from signfade.theory.mse import Family, mse
 from signfade.theory.rules import Form, Rule
 from signfade.theory.vote import vote_nmse
@@ -57,10 +55,11 @@ def nmse(
     gamma = non_negative("snr", snr, infinite=True)
     if gamma.ndim != 1 or len(gamma) == 0:
         raise ValueError(f"snr must have shape [K]; got {list(gamma.shape)}")
-    deviation = np.broadcast_to(non_negative("std", std), gamma.shape)
-    share = np.broadcast_to(real("weights", 1.0 if weights is None else weights), gamma.shape) ** 2
+    deviation = per_device("std", non_negative("std", std), len(gamma))
+    share = per_device("weights", real("weights", 1.0 if weights is None else weights), len(gamma)) ** 2
     energy = (share * deviation**2).sum()
     if energy == 0:
         raise ValueError("std and weights must not all be zero: the target has no energy")
     error = mse(rule, gamma, deviation, family=family, form=form, scale=scale, mean_abs=mean_abs)
-    return float((share * error).sum() / energy)
+    heard = share > 0  # a device without weight adds nothing, however large its error
+    return float((share[heard] * error[heard]).sum() / energy)

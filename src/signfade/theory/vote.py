@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from signfade.theory._numbers import Array, Numbers, non_negative, plain, real
+from signfade.theory._numbers import Array, Numbers, non_negative, per_device, plain, real
 from signfade.theory.mse import Family, kappa_of
 from signfade.theory.rules import bit_error
 
@@ -178,8 +178,8 @@ def vote_nmse(
         Section II, majority vote.
     """
     gamma = _per_device("snr", snr, infinite=True)
-    deviation = np.broadcast_to(non_negative("std", std), gamma.shape)
-    alpha = np.broadcast_to(real("weights", 1.0 if weights is None else weights), gamma.shape)
+    deviation = per_device("std", non_negative("std", std), len(gamma))
+    alpha = per_device("weights", real("weights", 1.0 if weights is None else weights), len(gamma))
     kappa = kappa_of(deviation, family, mean_abs)
     energy = (alpha**2 * deviation**2).sum()
     if energy == 0:
