@@ -12,11 +12,10 @@ from signfade.device import (
     LogQuantizer,
     UniformQuantizer,
     fit_prior,
-    one_bit,
-    pack_signs,
     rotate,
     rotated_size,
 )
+from signfade.kernels import pack_above
 from signfade.settings import MethodSettings
 
 __all__ = ["Encoder", "Sent", "join"]
@@ -97,8 +96,8 @@ class Encoder:
             sent_mean = means.decode(means.encode(prior.mean)).to(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=sent_mean)
             scale = scales.decode(scales.encode(prior.scale)).to(prior.scale)
-        signs = one_bit(rotated, prior.mean, segments)
-        return Sent(pack_signs(signs), prior.mean, scale, prior.scale, prior.std)
+        packed = pack_above(rotated, prior.mean, segments)
+        return Sent(packed, prior.mean, scale, prior.scale, prior.std)
 
 
 def join(parts: Sequence[Sent]) -> Sent:

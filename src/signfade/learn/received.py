@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.device import spread, unpack_signs
-from signfade.uplink import Link, transmit
+from signfade.device import spread
+from signfade.kernels import received
+from signfade.uplink import Link
 
 __all__ = ["Received"]
-
-_BLOCK_DEVICES = 32
 
 
 @dataclass(frozen=True)
 class Received:
     """Signals of K devices and what the server knows of their links and priors.
 
-    The signals `y` are made when they are first asked for, from the sent bits and the keys of the noise: a
-    rule that only adds devices up can go through `blocks` and never holds more than a few of them.
+    The signals `y` are made when they are first asked for, from the sent bits and the keys of the noise.
+    Rules that only add devices up never ask.
 
     Attributes:
         packed: The sent signs, eight to a byte, `[K, ceil(M/8)]`. A simulation has them; a real server does
@@ -52,7 +50,7 @@ class Received:
     @cached_property
     def y(self) -> Tensor:
         """Received signals, `[K, M]`."""
-        return transmit(unpack_signs(self.packed, self.size), self.h, self.sigma2, self.keys)
+        return received(self.packed, self.size, self.h, self.sigma2, self.keys)
 
     @property
     def h(self) -> Tensor:
@@ -76,20 +74,3 @@ class Received:
 
     def _spread(self, values: Tensor) -> Tensor:
         return values[:, 0] if len(self.segments) == 1 else spread(values, self.segments)
-
-    def __getitem__(self, rows: slice) -> Received:
-        """Return the part of some devices."""
-        return replace(
-            self,
-            packed=self.packed[rows],
-            link=Link(self.h[rows], self.sigma2[rows]),
-            layer_mean=self.layer_mean[rows],
-            layer_scale=self.layer_scale[rows],
-            weights=self.weights[rows],
-            keys=self.keys[rows],
-        )
-
-    def blocks(self) -> Iterator[Received]:
-        """Go through the devices in fixed groups, in order: sums never depend on who simulates them."""
-        for start in range(0, len(self), _BLOCK_DEVICES):
-            yield self[start : start + _BLOCK_DEVICES]

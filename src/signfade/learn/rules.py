@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from signfade import server
 from signfade.device import sign
+from signfade.kernels import fused_sum
 from signfade.learn.imports import blame, is_import_path, load_function
 from signfade.learn.received import Received
 from signfade.settings import MethodSettings
@@ -19,17 +18,9 @@ from signfade.settings import MethodSettings
 __all__ = ["ELEMENTWISE", "Rule", "find_rule"]
 
 Rule = Callable[[Received], Tensor]
-_BlockRule = Callable[[Received, MethodSettings], Tensor]
 
-# Rules that treat every device by itself and add the results up, so that groups of devices can go one after
-# another.
-ELEMENTWISE: dict[str, _BlockRule] = {
-    "signsgd": lambda r, method: server.detect(r.y, r.h).sum(dim=0),
-    "sbfl": lambda r, method: server.sbfl(r.y, r.h, r.sigma2, r.mean, r.scale, r.weights, method.form),
-    "blmmse": lambda r, method: server.blmmse(r.y, r.h, r.sigma2, r.mean, r.scale, r.weights, method.form),
-    "high_snr": lambda r, method: server.high_snr(r.y, r.h, r.mean, r.scale, r.weights),
-    "zero_forcing": lambda r, method: server.zero_forcing(r.y, r.h, r.mean, r.scale, r.weights),
-}
+# Rules that treat every device by itself and add the results up: one fused pass, no signal is ever stored.
+ELEMENTWISE = ("signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing")
 
 
 def find_rule(method: MethodSettings) -> Rule:
@@ -39,20 +30,27 @@ def find_rule(method: MethodSettings) -> Rule:
         ValueError: There is no such rule.
     """
     name = method.aggregator
+    if name == "signsgd":
+        return lambda r: sign(_fused("vote", r, None, None, None))
     if name in ELEMENTWISE:
-        block_rule = ELEMENTWISE[name]
-
-        def add_up(received: Received) -> Tensor:
-            total = torch.zeros(received.size)
-            for block in received.blocks():
-                total += block_rule(block, method)
-            return sign(total) if name == "signsgd" else total
-
-        return add_up
+        return lambda r: _fused(name, r, r.layer_mean, r.layer_scale, r.weights, method.form)
     if is_import_path(name):
         return _checked(name, load_function(name))
     known = ", ".join(["ideal", *ELEMENTWISE, "bfl"])
     raise ValueError(f"method.aggregator must be one of {known}, or package.module:function; got {name!r}")
+
+
+def _fused(
+    rule: str,
+    r: Received,
+    mean: Tensor | None,
+    scale: Tensor | None,
+    weights: Tensor | None,
+    form: str = "corrected",
+) -> Tensor:
+    return fused_sum(
+        rule, r.packed, r.size, r.h, r.sigma2, mean, scale, weights, r.keys, form=form, segments=r.segments
+    )
 
 
 def _checked(name: str, function: Callable[..., object]) -> Rule:
