@@ -93,10 +93,9 @@ def memory_of(name: str, devices: int, size: int) -> float:
 
 
 def scaling(rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Nanoseconds a device-coordinate over K (at M = 1e4) and over M (at K = 10), interleaved."""
-    shapes = [(k, 10_000) for k in (10, 100, 1000, 10_000)] + [
-        (10, m) for m in (100_000, 1_000_000, 10_000_000)
-    ]
+    """Nanoseconds a device-coordinate over K (at M = 1e5) and over M (at K = 100), interleaved."""
+    shapes = [(k, 100_000) for k in (10, 100, 1000, 10_000)]
+    shapes += [(100, m) for m in (10_000, 1_000_000, 10_000_000)]
     cells = [Cell(*shape) for shape in shapes]
     best = [float("inf")] * len(cells)
     for cell in cells:

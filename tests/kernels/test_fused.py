@@ -124,7 +124,8 @@ def test_devices_in_several_calls_give_the_same_bytes(backend: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_bytes_do_not_depend_on_the_number_of_threads(threads: int) -> None:
-    c = cell(size=5000)
+    segments = (1000, 24, 3000, 976)
+    c = cell(size=5000, parts=4) | {"segments": segments}
     assert torch.equal(fused_sum("sbfl", **c, threads=threads), fused_sum("sbfl", **c, threads=1))
 
 
