@@ -31,9 +31,11 @@ def draw(r: np.ndarray, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray
     return g, H[:, None] * signs + np.sqrt(SIGMA2)[:, None] * rng.standard_normal((5, samples))
 
 
-def check(found: theory.JointMoments, truth: np.ndarray, estimate: np.ndarray) -> None:
+def check(found: theory.JointMoments, g: np.ndarray, estimate: np.ndarray) -> None:
     """Each moment within four and a half standard errors of its sample mean."""
-    for expected, sample in zip(found, (truth**2, truth * estimate, estimate**2), strict=True):
+    truth = ALPHA @ g
+    linear = np.linalg.lstsq(g.T, estimate, rcond=None)[0] @ g
+    for expected, sample in zip(found, (truth**2, truth * estimate, estimate**2, linear**2), strict=True):
         error = sample.std() / math.sqrt(len(sample))
         assert abs(sample.mean() - expected) < 4.5 * error
 
@@ -64,14 +66,14 @@ def test_moments_of_elementwise_rules_are_those_of_a_simulation(rule: str, form:
     }[rule, form]
     scale = np.array([0.3, 0.9, 1.6, 0.8, 0.5])  # not the Gaussian's: quantised, say
     found = theory.joint_moments(rule, SNR, STD, r, weights=ALPHA, scale=scale, form=form)  # type: ignore[arg-type]
-    check(found, ALPHA @ g, (ALPHA * scale) @ f)
+    check(found, g, (ALPHA * scale) @ f)
 
 
 def test_moments_of_a_linear_rule_are_those_of_a_simulation() -> None:
     r = correlation(2)
     g, y = draw(r, 200_000, seed=3)
     combine = np.array([0.2, -0.5, 0.1, 1.0, -0.7])
-    check(theory.linear_moments(combine, H, SIGMA2, STD, r, weights=ALPHA), ALPHA @ g, combine @ y)
+    check(theory.linear_moments(combine, H, SIGMA2, STD, r, weights=ALPHA), g, combine @ y)
 
 
 @pytest.mark.parametrize("devices", [1, 4, 7, 40])
@@ -111,6 +113,15 @@ def test_a_factor_and_the_best_factor() -> None:
     best = 3.0 / 9.0
     assert moments.nmse(best) == pytest.approx(moments.best_scaled_nmse())
     assert moments.nmse(best) < min(moments.nmse(1.01 * best), moments.nmse(0.99 * best))
+
+
+def test_a_padded_rotation_cuts_what_the_gradients_do_not_share() -> None:
+    moments = theory.JointMoments(energy=4.0, product=3.0, power=9.0, aligned=2.5)
+    assert moments.cut(1.0) == moments
+    assert moments.cut(0.9) == theory.JointMoments(4.0, 3.0, pytest.approx(2.5 + 0.9 * 6.5), 2.5)
+    # Zero forcing at infinite SNR returns the signs: of their power 2/pi is aligned, the rest is cut.
+    signs = theory.joint_moments("zero_forcing", [math.inf], [1.0], [[1.0]], scale=[1.0])
+    assert (signs.power, signs.aligned) == (pytest.approx(1.0), pytest.approx(2 / math.pi))
 
 
 def test_devices_that_cancel_leave_nothing_to_estimate() -> None:

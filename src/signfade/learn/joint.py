@@ -86,13 +86,14 @@ class JointRule:
         if uplink.correlation is None or uplink.sent is None:
             return None
         std = uplink.sent.std[:, 0].double()
+        kept = len(uplink.truth) / received.size
         if self._method.joint == "linear":
             combine = bfl.joint_weights(
                 received.h, received.sigma2, received.scale, correlation, received.weights
             )
             links = (combine, received.h, received.sigma2)
             moments = theory.linear_moments(*links, std, uplink.correlation, weights=received.weights)
-            return moments.nmse(factor)
+            return moments.cut(kept).nmse(factor)
         stream = generator(int(received.keys[0]) >> 1, "prediction")
         draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
         values, vectors = torch.linalg.eigh(uplink.correlation)
@@ -100,8 +101,14 @@ class JointRule:
         y = received.h[:, None] * sign(g) + received.sigma2.sqrt()[:, None] * draw[1]
         alpha = received.weights.double()
         guess = self._apply(y.float(), received, correlation).double() - alpha @ received.mean.double()
-        truth = alpha @ g
-        return float((factor * guess - truth).square().sum() / truth.square().sum())
+        truth, shared = alpha @ g, g @ guess
+        moments = theory.JointMoments(
+            energy=float(truth @ truth),
+            product=float(truth @ guess),
+            power=float(guess @ guess),
+            aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
+        )
+        return moments.cut(kept).nmse(factor)
 
     def _correlation(self, received: Received, devices: Devices, told: Tensor | None) -> Tensor | bfl.LowRank:
         if self._method.correlation == "genie":

@@ -43,14 +43,15 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
     rule = _RULES.get(method.aggregator)
     if method.rotation != "none" and uplink.correlation is not None:
         prior = (sent.std[:, 0], uplink.correlation)
+        kept = len(uplink.truth) / received.size
         if method.aggregator == "signsgd":
-            return theory.vote_moments(snr, *prior, weights=alpha).best_scaled_nmse()
+            return theory.vote_moments(snr, *prior, weights=alpha).cut(kept).best_scaled_nmse()
         if rule is None:
             return None
         moments = theory.joint_moments(
             rule, snr, *prior, weights=alpha, scale=sent.scale[:, 0], form=method.form
         )
-        return moments.nmse(factor)
+        return moments.cut(kept).nmse(factor)
     std = sent.std.double().numpy()
     kappa = np.minimum(sent.true_scale.double().numpy(), std)
     energy = float(uplink.truth.double().square().sum())

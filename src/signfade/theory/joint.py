@@ -8,7 +8,10 @@ Every coordinate has the same covariance between devices, `Cov(g_k, g_j) = std_k
 ever.
 
 From these follow the energy of the sum, the energy of its estimate and their product: all that an error
-needs. SNRs are ratios, `gamma = h**2/sigma2`, with sigma2 the variance of the real noise per symbol.
+needs. A rotation that padded the gradients to n coordinates gives back M of them: what the estimate shares
+with the gradients survives that, of everything else the part M/n does (`JointMoments.cut`).
+
+SNRs are ratios, `gamma = h**2/sigma2`, with sigma2 the variance of the real noise per symbol.
 """
 
 from __future__ import annotations
@@ -33,11 +36,21 @@ class JointMoments(NamedTuple):
         energy: `E[gsum**2]`.
         product: `E[gsum * ghat]`.
         power: `E[ghat**2]`.
+        aligned: The part of `power` that is a linear function of the devices' gradients.
     """
 
     energy: float
     product: float
     power: float
+    aligned: float = 0.0
+
+    def cut(self, kept: float) -> JointMoments:
+        """Return the moments over M coordinates after a rotation over n, `kept = M/n`, has been undone.
+
+        The gradients lie in the M coordinates that are kept. The rest of the estimate, noise mostly, knows
+        nothing of them and is spread evenly over all n.
+        """
+        return self._replace(power=self.aligned + kept * (self.power - self.aligned))
 
     def nmse(self, factor: float = 1.0) -> float:
         """Return `E[(factor * ghat - gsum)**2] / E[gsum**2]`; NaN where the sum is zero."""
@@ -96,6 +109,7 @@ def joint_moments(
         energy=_energy(alpha * deviation, r),
         product=float(seen @ estimate),
         power=float(estimate @ bits @ estimate + ((alpha * used) ** 2 * power).sum()),
+        aligned=_aligned(estimate, r),
     )
 
 
@@ -140,6 +154,7 @@ def linear_moments(
         energy=_energy(alpha * deviation, r),
         product=float(seen @ heard),
         power=float(heard @ bits @ heard + noise),
+        aligned=_aligned(heard, r),
     )
 
 
@@ -188,7 +203,7 @@ def vote_moments(
     tie = 1 - len(right) % 2  # an even number of votes can tie, which says nothing about u
     vote = (special.erf((tally - tie) / width) + special.erf((tally + tie) / width)) / 2
     product = float((node_weights * nodes * vote).sum())
-    return JointMoments(energy, product * float(np.sqrt(energy)), 1.0)
+    return JointMoments(energy, product * float(np.sqrt(energy)), 1.0, aligned=product**2)
 
 
 def _devices(
@@ -208,6 +223,11 @@ def _devices(
     if alpha.shape != (devices,):
         raise ValueError(f"weights must have shape [{devices}]; got {list(alpha.shape)}")
     return deviation, np.clip(r, -1, 1), alpha
+
+
+def _aligned(combine: Array, r: Array) -> float:
+    """Power of the best linear fit by the gradients to `sum_k w_k s_k`: `(2/pi) w^T r w` (Bussgang)."""
+    return float((2 / np.pi) * (combine @ r @ combine))
 
 
 def _energy(deviation: Array, r: Array) -> float:
