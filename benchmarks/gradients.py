@@ -65,7 +65,7 @@ def replica(model: nn.Module, flat: Tensor, layout: torch.memory_format) -> list
         for name, old in list(module.named_parameters(recurse=False)):
             view = flat[offset : offset + old.numel()].view(old.shape)
             if old.dim() == 4 and layout == torch.channels_last:
-                # clone, not contiguous: with one channel both layouts fit, and the convolution would guess wrong
+                # clone, not contiguous: with one channel both layouts fit and the convolution guesses wrong
                 view = view.clone(memory_format=layout)
             new = nn.Parameter(view)
             setattr(module, name, new)
