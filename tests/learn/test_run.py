@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.device import rotated_size
+from signfade.device import rotated_size, spread
 from signfade.learn import Experiment, RunFailed
 from signfade.learn import round as round_module
 from signfade.learn.round import choose_devices
+from signfade.learn.synthetic import GaussianTask
+from signfade.learn.task import Devices, LocalGradients
 
 from .conftest import settings
 
@@ -193,6 +195,35 @@ def test_debiasing_undoes_the_shrinkage() -> None:
             slopes.append(r * c)
         error = np.std(slopes) / math.sqrt(len(slopes))
         assert abs(np.mean(slopes) - 1) < 4 * error + 1e-3
+
+
+class Shifted(GaussianTask):
+    """Gaussian gradients about a mean far from zero, another one in each layer."""
+
+    def __init__(self, devices: int, size: int, seed: int) -> None:
+        super().__init__(devices, size, seed)
+        self.segments = (size // 4, size - size // 4)
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_gradients(weights, devices, round)
+        shift = spread(torch.tensor([[3.0, -2.0]]), self.segments)
+        return LocalGradients(local.gradients + shift, local.losses)
+
+
+@pytest.mark.parametrize("debias", [False, True])
+@pytest.mark.parametrize("aggregator", ["sbfl", "blmmse"])
+def test_a_mean_that_was_told_is_neither_shrunk_nor_stretched(aggregator: str, debias: bool) -> None:
+    rounds = 20
+    options = settings(
+        rounds=rounds,
+        method__aggregator=aggregator,
+        method__scales="layer",
+        method__debias=debias,
+        cell__snr_db=-3.0,
+    )
+    experiment = Experiment(options, task=Shifted(devices=6, size=4000, seed=0))
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(rounds)
 
 
 def test_a_users_rule_is_called_with_what_was_received(tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ class Experiment:
             estimate = self._rule(received)
             factor = 1 / max(known_gain(method, received), SMALLEST_GAIN) if method.debias else 1.0
             expected = predicted_error(method, uplink, factor)
-        return rotate_back(factor * estimate, self._encoder, self.settings.seed, t), expected
+        if factor != 1:  # the means were told: only what was estimated about them is shrunk
+            known = received.weights @ received.mean
+            estimate = known + factor * (estimate - known)
+        return rotate_back(estimate, self._encoder, self.settings.seed, t), expected
 
     def _errors(self, uplink: Uplink, estimate: Tensor) -> tuple[float | None, float | None]:
         """Return the normalised error of the estimate and its cosine to the true sum."""
