@@ -22,12 +22,14 @@ def measure(
         for _ in range(warm_up):
             work()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    cpu = dict.fromkeys(candidates, float("inf"))
     for _ in range(rounds):
         for name, work in candidates.items():
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.process_time()
             work()
             seconds[name].append(time.perf_counter() - start)
-    return {name: row(times, seconds[base]) for name, times in seconds.items()}
+            cpu[name] = min(cpu[name], time.process_time() - start_cpu)
+    return {name: row(times, seconds[base]) | {"cpu_ms": 1e3 * cpu[name]} for name, times in seconds.items()}
 
 
 def row(seconds: list[float], base: list[float]) -> Row:
@@ -47,13 +49,15 @@ def show(title: str, rows: dict[str, Row]) -> None:
     """Print a table of ratios."""
     width = max(len(name) for name in rows)
     print(title)
-    heads = f"{'ratio':>7s} {'of minima':>9s} {'median ms':>10s} {'quartiles':>19s} {'min ms':>8s}"
+    heads = (
+        f"{'ratio':>7s} {'of minima':>9s} {'median ms':>10s} {'quartiles':>19s} {'min ms':>8s} {'cpu ms':>8s}"
+    )
     print(f"  {'':{width}s} {heads}")
     for name, r in rows.items():
         quartiles = f"{r['quartile_low_ms']:.1f} .. {r['quartile_high_ms']:.1f}"
         print(
             f"  {name:{width}s} {r['ratio']:7.2f} {r['ratio_of_minima']:9.2f} {r['median_ms']:10.1f}"
-            f" {quartiles:>19s} {r['min_ms']:8.1f}"
+            f" {quartiles:>19s} {r['min_ms']:8.1f} {r['cpu_ms']:8.1f}"
         )
 
 

@@ -93,7 +93,10 @@ def memory_of(name: str, devices: int, size: int) -> float:
 
 
 def scaling(rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Nanoseconds a device-coordinate over K (at M = 1e5) and over M (at K = 100), interleaved."""
+    """Nanoseconds a device-coordinate over K (at M = 1e5) and over M (at K = 100), interleaved.
+
+    One thread, and its CPU time rather than the clock: other programs do not enter.
+    """
     shapes = [(k, 100_000) for k in (10, 100, 1000, 10_000)]
     shapes += [(100, m) for m in (10_000, 1_000_000, 10_000_000)]
     cells = [Cell(*shape) for shape in shapes]
@@ -103,10 +106,10 @@ def scaling(rounds: int) -> dict[str, list[dict[str, float]]]:
     for _ in range(rounds):
         for i, cell in enumerate(cells):
             repeats = max(1, 2_000_000 // (cell.devices * cell.size))
-            start = time.perf_counter()
+            start = time.thread_time()
             for _ in range(repeats):
-                cell.fused()
-            best[i] = min(best[i], (time.perf_counter() - start) / repeats)
+                cell.fused(threads=1)
+            best[i] = min(best[i], (time.thread_time() - start) / repeats)
     rows = [
         {"devices": c.devices, "size": c.size, "ms": 1e3 * t, "ns_per_entry": 1e9 * t / (c.devices * c.size)}
         for c, t in zip(cells, best, strict=True)
@@ -117,12 +120,34 @@ def scaling(rounds: int) -> dict[str, list[dict[str, float]]]:
     return {"scaling": rows}
 
 
+def draw(path: str, rows: list[dict[str, float]]) -> None:
+    """Draw time over K and over M, both axes logarithmic, with the straight line of linear cost."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "signfade"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+    for axis, over, fixed, value in ((axes[0], "devices", "size", 1e5), (axes[1], "size", "devices", 100)):
+        points = sorted((r[over], r["ms"]) for r in rows if r[fixed] == value)
+        x, y = np.array(points).T
+        axis.loglog(x, y, "o", color="#1f5fa8", label="measured")
+        axis.loglog(x, y[-1] * x / x[-1], color="#999999", lw=1, label="linear")
+        axis.set_xlabel("devices K (M = 100,000)" if over == "devices" else "coordinates M (K = 100)")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("ms, one thread")
+    axes[0].legend(frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=20)
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--figure", help="with --scaling: file of a log-log figure")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -135,7 +160,10 @@ def main() -> None:
         print(peak.extra / args.size)
         return
     if args.scaling:
-        write(args.json, scaling(args.rounds))
+        results = scaling(args.rounds)
+        write(args.json, results)
+        if args.figure:
+            draw(args.figure, results["scaling"])
         return
     cell = Cell(args.devices, args.size)
     rows = measure(candidates(cell), args.rounds, base="numpy, by device")

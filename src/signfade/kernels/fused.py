@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_positive, check_shape
+from signfade._check import check_choice, check_shape
 from signfade.kernels import portable
 from signfade.kernels.noise import backend_of, check_keys
 from signfade.kernels.rules import FUNCTIONS, RULES, Float64, slopes
@@ -85,19 +85,19 @@ def fused_sum(
     check_choice("method", method, ("table", "exact"))
     if rule == "vote" and not (mean is None and scale is None):
         raise ValueError("mean and scale must be None for the vote: it adds signs")
-    devices = _check_sent(packed, size, h, sigma2)
+    devices, gain, variance = _check_sent(packed, size, h, sigma2)
     keys = _check_stream(keys, devices)
     lengths = [size] if segments is None else [int(n) for n in segments]
     if sum(lengths) != size or min(lengths, default=1) < 1:
         raise ValueError(f"segments must be positive and add up to size = {size}; got {lengths}")
     parts = len(lengths)
-    alpha = np.ones((devices, 1)) if weights is None else _scalars("weights", weights, devices, 1)
+    alpha = np.ones((devices, 1)) if weights is None else _scalars("weights", weights, devices)
     factor = alpha * (np.ones((devices, 1)) if scale is None else _scalars("scale", scale, devices, parts))
     offset = alpha * (np.zeros((devices, 1)) if mean is None else _scalars("mean", mean, devices, parts))
     factor, offset = (np.broadcast_to(a, (devices, parts)).copy() for a in (factor, offset))
     if out is not None and (out.dtype != torch.float64 or tuple(out.shape) != (size,)):
         raise ValueError(f"out must be float64 of shape [{size}]; got {out.dtype} of shape {list(out.shape)}")
-    signal, noise = slopes(rule, form, _float64(h), _float64(sigma2))
+    signal, noise = slopes(rule, form, gain, variance)
     bounds = np.cumsum([0, *lengths])
     if method == "exact" or packed.device.type != "cpu" or backend_of(backend) == "torch":
         total = torch.zeros(size, dtype=torch.float64, device=packed.device) if out is None else out
@@ -158,13 +158,13 @@ def received(
 
     Reference: Sec. II, "Uplink transmission".
     """
-    devices = _check_sent(packed, size, h, sigma2)
+    devices, gains, _ = _check_sent(packed, size, h, sigma2)
     keys = _check_stream(keys, devices)
     stop = size if stop is None else stop
     if not 0 <= start <= stop <= size:
         raise ValueError(f"start and stop must satisfy 0 <= start <= stop <= {size}; got {start} and {stop}")
-    gain = _float64(h).astype(np.float32)
-    deviation = _float64(sigma2.sqrt()).astype(np.float32)
+    gain = gains.astype(np.float32)
+    deviation: NDArray[np.float32] = sigma2.detach().sqrt().cpu().float().numpy()
     if packed.device.type != "cpu" or backend_of(backend) == "torch":
         rows = [
             portable.argument(
@@ -188,20 +188,18 @@ def received(
     return torch.from_numpy(y)
 
 
-def _check_sent(packed: Tensor, size: int, h: Tensor, sigma2: Tensor) -> int:
+def _check_sent(packed: Tensor, size: int, h: Tensor, sigma2: Tensor) -> tuple[int, Float64, Float64]:
+    """Return K, h and sigma2, or raise."""
     if packed.dtype != torch.uint8 or packed.ndim != 2:
         raise ValueError(
             f"packed must be uint8 of shape [K, ceil(size/8)]; got {packed.dtype}, {list(packed.shape)}"
         )
     devices = packed.shape[0]
     check_shape("packed", packed, (devices, -(-size // 8)))
-    check_shape("h", h, (devices,))
-    check_shape("sigma2", sigma2, (devices,))
-    check_finite("h", h)
-    if devices:
-        check_positive("sigma2", sigma2, zero=True)
-        check_finite("sigma2", sigma2)
-    return devices
+    gain, variance = _scalars("h", h, devices)[:, 0], _scalars("sigma2", sigma2, devices)[:, 0]
+    if devices and variance.min() < 0:
+        raise ValueError(f"sigma2 must be non-negative; its smallest entry is {variance.min():g}")
+    return devices, gain, variance
 
 
 def _check_stream(keys: NDArray[np.uint64], devices: int) -> NDArray[np.uint64]:
@@ -211,13 +209,11 @@ def _check_stream(keys: NDArray[np.uint64], devices: int) -> NDArray[np.uint64]:
     return keys
 
 
-def _float64(values: Tensor) -> Float64:
-    array: Float64 = values.detach().double().cpu().numpy()
-    return array
-
-
-def _scalars(name: str, values: Tensor, devices: int, parts: int) -> Float64:
-    """Return scalars of K devices as `[K, 1]` or `[K, S]`."""
+def _scalars(name: str, values: Tensor, devices: int, parts: int = 1) -> Float64:
+    """Return finite scalars of K devices as float64 `[K, 1]` or `[K, S]`, or raise."""
+    # NumPy: these arrays are small, and a call of torch costs several times one of NumPy.
     check_shape(name, values, (devices,), (devices, parts))
-    check_finite(name, values)
-    return _float64(values).reshape(devices, -1) if devices else np.zeros((0, 1))
+    array: Float64 = values.detach().cpu().numpy().astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite; got NaN or infinity")
+    return array.reshape(devices, 1 if array.ndim == 1 else parts)
