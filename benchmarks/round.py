@@ -1,0 +1,104 @@
+"""What a simulated round costs beside the bare gradients in it, measured in turn in one run.
+
+    python benchmarks/round.py [--rounds 15] [--json FILE]
+
+Each line is one method on the paper's network (K = 20, batch 32, random images, metrics on, evaluation
+excluded): the median over rounds of a whole round's time over that of the gradients alone, with the
+quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from signfade.data import Dataset, split
+from signfade.learn import Experiment
+from signfade.learn.allocator import tune_allocator
+from signfade.learn.classify import ClassificationTask, one_thread
+from signfade.learn.models import build_model
+from signfade.settings import RunSettings
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ideal": {"aggregator": "ideal"},
+    "signsgd": {"aggregator": "signsgd"},
+    "sbfl": {"aggregator": "sbfl"},
+    "sbfl, 4-bit scalars, per layer": {"aggregator": "sbfl", "side_bits": 4, "scales": "layer"},
+    "sbfl, rotated": {"aggregator": "sbfl", "rotation": "hadamard"},
+    "best (rotated, joint linear)": {"preset": "best"},
+}
+
+
+def images(count: int = 6000) -> Dataset:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(count, 1, 28, 28, generator=rng)
+    y = torch.arange(count) % 10
+    return Dataset(x, y, x[:100], y[:100], classes=10, name="random")
+
+
+def experiment(dataset: Dataset, method: dict[str, Any]) -> Experiment:
+    settings = RunSettings.model_validate(
+        {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"step": 1e-5}}
+    )
+    who = split(dataset.train_y, settings.data.devices, "iid", seed=0)
+    model = build_model("paper-cnn", dataset.input_shape, 10, seed=0)
+    return Experiment(settings, ClassificationTask(dataset, who, model, 32, seed=0, workers=2))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    tune_allocator()
+    dataset = images()
+    runs = {name: experiment(dataset, method) for name, method in METHODS.items()}
+    devices = np.arange(20)
+
+    def bare(run: Experiment) -> None:
+        with one_thread():
+            run.task.local_gradients(run.weights, devices, run.round)
+
+    for run in runs.values():  # compile, and let the allocator settle
+        for _ in range(3):
+            run.advance()
+            bare(run)
+    ratios: dict[str, list[float]] = {name: [] for name in runs}
+    gradients = []
+    for _ in range(options.rounds):
+        for name, run in runs.items():
+            before, whole, after = (
+                seconds(lambda run=run: bare(run)),
+                seconds(run.advance),
+                seconds(lambda run=run: bare(run)),
+            )
+            gradients += [before, after]
+            ratios[name].append(whole / ((before + after) / 2))
+    print(f"bare gradients of a round: {1e3 * statistics.median(gradients):.0f} ms (median)")
+    table = {}
+    for name, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        table[name] = {"median": middle, "quartiles": [low, high]}
+        print(f"{name:<34} {middle:.3f}   [{low:.3f}, {high:.3f}]")
+    if options.json:
+        options.json.write_text(json.dumps(table, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
