@@ -9,6 +9,8 @@ from functools import cache
 
 __all__ = ["available_threads", "run_ranges"]
 
+_RANGES_A_THREAD = 8
+
 
 def available_threads() -> int:
     """Return the number of cores this process may use; `OMP_NUM_THREADS` bounds it as it does torch's."""
@@ -24,14 +26,24 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def run_ranges(work: Callable[[int, int], None], count: int, threads: int) -> None:
-    """Call `work(first, last)` on disjoint ranges that cover 0 ... count - 1, on up to `threads` threads."""
+    """Call `work(first, last)` on disjoint ranges that cover 0 ... count - 1, on up to `threads` threads.
+
+    There are more ranges than threads, and a thread takes the next when it has done one: so none waits long
+    for another that has lost its core to some other program. Results must not depend on the ranges.
+    """
     threads = max(1, min(threads, count))
     if threads == 1:
         work(0, count)
         return
-    cuts = [count * i // threads for i in range(threads + 1)]
+    parts = min(count, _RANGES_A_THREAD * threads)
+    turns = iter(range(parts))  # its next() is one step of the interpreter: no two threads get the same
+
+    def take() -> None:
+        for i in turns:
+            work(count * i // parts, count * (i + 1) // parts)
+
     pool = _pool(os.getpid(), threads - 1)
-    others = [pool.submit(work, cuts[i], cuts[i + 1]) for i in range(1, threads)]
-    work(cuts[0], cuts[1])
+    others = [pool.submit(take) for _ in range(threads - 1)]
+    take()
     for other in others:
         other.result()
