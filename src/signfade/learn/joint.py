@@ -15,7 +15,20 @@ from signfade.learn.predict import SMALLEST_GAIN
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.learn.task import Devices
-from signfade.server import bfl
+from signfade.server.bfl import (
+    CorrelationState,
+    LowRank,
+    bfl,
+    factor_bfl,
+    fit_factor,
+    initial_correlation,
+    joint_blmmse,
+    joint_gain,
+    joint_weights,
+    learn_low_rank,
+    private_part,
+    smooth_correlation,
+)
 from signfade.settings import MethodSettings
 
 __all__ = ["JointEstimate", "JointRule"]
@@ -43,7 +56,7 @@ class JointRule:
 
     def __init__(self, method: MethodSettings, population: int) -> None:
         self._method = method
-        self._memory = bfl.initial_correlation(population) if population <= _REMEMBERED_DEVICES else None
+        self._memory = initial_correlation(population) if population <= _REMEMBERED_DEVICES else None
 
     def __call__(self, uplink: Uplink, received: Received, debias: bool) -> JointEstimate:
         """Estimate the sum from what was received.
@@ -55,28 +68,28 @@ class JointRule:
             debias: Whether the caller divides by the gain: the predicted error is then that of the quotient.
         """
         correlation = self._correlation(received, uplink.devices, uplink.correlation)
-        gain = bfl.joint_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
+        gain = joint_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
         estimate = self._apply(received.y, received, correlation)
         factor = 1 / max(gain, SMALLEST_GAIN) if debias else 1.0
         return JointEstimate(estimate, gain, self._predict(uplink, received, correlation, factor))
 
-    def _apply(self, y: Tensor, received: Received, correlation: Tensor | bfl.LowRank) -> Tensor:
+    def _apply(self, y: Tensor, received: Received, correlation: Tensor | LowRank) -> Tensor:
         """Read signals `[K, M]`, those of the round or others over the same links."""
         links = (received.h, received.sigma2)
         mean, scale, weights = received.mean, received.scale, received.weights
         if self._method.joint == "linear":
-            return bfl.joint_blmmse(y, *links, mean, scale, correlation, weights)
-        if isinstance(correlation, bfl.LowRank):
+            return joint_blmmse(y, *links, mean, scale, correlation, weights)
+        if isinstance(correlation, LowRank):
             raise ValueError(f'method.joint must be "linear" for {len(received)} devices a round')
         std = math.sqrt(math.pi / 2) * scale.double()
         if self._method.joint == "ep":
             covariance = correlation * std[:, None] * std[None, :]
-            return bfl.bfl(y, *links, mean, covariance, weights, method="ep")
-        shared, private = bfl.fit_factor(correlation)
-        return bfl.factor_bfl(y, *links, mean, shared * std, private * std, weights)
+            return bfl(y, *links, mean, covariance, weights, method="ep")
+        shared = fit_factor(correlation) * std
+        return factor_bfl(y, *links, mean, shared, private_part(std, shared), weights)
 
     def _predict(
-        self, uplink: Uplink, received: Received, correlation: Tensor | bfl.LowRank, factor: float
+        self, uplink: Uplink, received: Received, correlation: Tensor | LowRank, factor: float
     ) -> float | None:
         """Predict the normalised error from the true correlation, the links and the rule that was used.
 
@@ -88,7 +101,7 @@ class JointRule:
         std = uplink.sent.std[:, 0].double()
         kept = len(uplink.truth) / received.size
         if self._method.joint == "linear":
-            combine = bfl.joint_weights(
+            combine = joint_weights(
                 received.h, received.sigma2, received.scale, correlation, received.weights
             )
             links = (combine, received.h, received.sigma2)
@@ -110,15 +123,15 @@ class JointRule:
         )
         return moments.cut(kept).nmse(factor)
 
-    def _correlation(self, received: Received, devices: Devices, told: Tensor | None) -> Tensor | bfl.LowRank:
+    def _correlation(self, received: Received, devices: Devices, told: Tensor | None) -> Tensor | LowRank:
         if self._method.correlation == "genie":
             if told is None:
                 raise ValueError('method.correlation must be "learned" when gradients do not fit in memory')
             return told
         links = (received.y, received.h, received.sigma2)
         if self._memory is None:
-            return bfl.learn_low_rank(*links)
-        correlation, self._memory = bfl.smooth_correlation(self._memory, *links, torch.from_numpy(devices))
+            return learn_low_rank(*links)
+        correlation, self._memory = smooth_correlation(self._memory, *links, torch.from_numpy(devices))
         return correlation
 
     def state(self) -> dict[str, Tensor]:
@@ -130,4 +143,4 @@ class JointRule:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` returned."""
         if self._memory is not None:
-            self._memory = bfl.CorrelationState(state["bits"], state["evidence"])
+            self._memory = CorrelationState(state["bits"], state["evidence"])
