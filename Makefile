@@ -31,5 +31,10 @@ types: $(READY)  ## mypy, strict
 test: lint types  ## lint, types, doctests and all tests
 	$(BIN)/python -m pytest -n 2
 
+bench: $(READY)  ## speeds, as ratios measured in turn: uplink, gradients, whole rounds
+	$(BIN)/python benchmarks/uplink.py
+	$(BIN)/python benchmarks/gradients.py
+	$(BIN)/python benchmarks/round.py
+
 clean:  ## remove everything that make created
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache runs
