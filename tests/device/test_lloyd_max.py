@@ -126,6 +126,17 @@ def test_a_fit_is_a_fixed_point(kind, bits):
     assert (quantizer.low, quantizer.high) == (sample.min().item(), sample.max().item())
 
 
+def test_a_bin_that_runs_empty_keeps_its_level():
+    """Clusters far apart: on the way some level has no number left nearest to it (found by searching)."""
+    far = [-3431.9, -2615.9, -178.6, -135.3, -19.4, 54.3, 121.3, 775.2, 1092.1, 1189.1, 2496.0]
+    sample = torch.tensor([*far, -0.7, -0.4, -0.1, 0.0, 0.1, 0.3, 0.4], dtype=torch.float64)
+    quantizer = LloydMaxQuantizer.fit(sample, 3)
+    codes = quantizer.encode(sample)
+    assert len(codes.unique()) < len(quantizer.points) == 8
+    for code in codes.unique():
+        assert quantizer.levels[code].item() == pytest.approx(sample[codes == code].mean().item(), rel=1e-12)
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4, 6])
 @pytest.mark.parametrize("n", [2_000, 50_000])
 def test_a_fit_is_about_as_good_as_knowing_the_density(bits, n):

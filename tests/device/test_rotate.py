@@ -96,6 +96,16 @@ def test_the_signs_are_fair_and_a_prefix_of_one_sequence() -> None:
     np.testing.assert_array_equal(module._signs(11, 777), signs[:777])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 2**64 - 1])
+def test_a_seed_names_one_rotation_for_ever(seed: int) -> None:
+    """Bit i of Philox's word j flips coordinate 64 j + i. A run that goes on later relies on it."""
+    words = np.random.Generator(np.random.Philox(key=seed)).integers(2**64, size=2, dtype=np.uint64)
+    flips = [1 - 2 * (int(words[m // 64]) >> m % 64 & 1) for m in range(128)]
+    # The first row of a Walsh-Hadamard matrix is all ones.
+    first = rotate(torch.eye(128, dtype=torch.float64), seed)[:, 0] * 128**0.5
+    assert first.round().tolist() == flips
+
+
 def test_a_spiky_heterogeneous_gradient_becomes_jointly_gaussian() -> None:
     """Heavy tails, layers of different scale, devices that pull apart: rotated, all is N(0, C)."""
     generator = np.random.default_rng(5)
