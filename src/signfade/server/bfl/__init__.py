@@ -7,17 +7,33 @@ from signfade.server.bfl.correlation import (
     learn_low_rank,
     smooth_correlation,
 )
+from signfade.server.bfl.ep import EPInfo, ep_means
+from signfade.server.bfl.exact import exact_means
+from signfade.server.bfl.factor import factor_bfl, factor_nodes, fit_factor, private_part
+from signfade.server.bfl.gibbs import gibbs_means
 from signfade.server.bfl.linear import joint_blmmse, joint_gain, joint_weights
 from signfade.server.bfl.lowrank import LowRank
+from signfade.server.bfl.posterior import bfl, device_bfl, gibbs_bfl
 
 __all__ = [
     "CorrelationState",
+    "EPInfo",
     "LowRank",
+    "bfl",
+    "device_bfl",
+    "ep_means",
+    "exact_means",
+    "factor_bfl",
+    "factor_nodes",
+    "fit_factor",
+    "gibbs_bfl",
+    "gibbs_means",
     "initial_correlation",
     "joint_blmmse",
     "joint_gain",
     "joint_weights",
     "learn_correlation",
     "learn_low_rank",
+    "private_part",
     "smooth_correlation",
 ]
