@@ -181,6 +181,7 @@ def test_weights_multiply_devices() -> None:
     plain = {name: value for name, value in all_rules(scaled).items() if name != "majority_vote"}
     for (name, a), b in zip(all_rules(r, weights).items(), plain.values(), strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-12), name
+        assert torch.allclose(all_rules(r, -weights)[name], -b, rtol=1e-12, atol=1e-12), name
 
 
 def test_a_scale_per_layer_is_a_scale_per_coordinate() -> None:
@@ -301,6 +302,12 @@ def test_a_tie_and_a_zero_count_as_plus_one() -> None:
     y = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     assert torch.equal(server.majority_vote(y, torch.tensor([1.0, 1.0])), torch.ones(2))
     assert torch.equal(server.detect(y, torch.tensor([-1.0, -1.0]))[:, 1], torch.ones(2))
+
+
+def test_detection_does_not_divide() -> None:
+    """The ratio y/h of a weak signal over a strong gain is zero in float32; its sign is still that of y."""
+    y = torch.tensor([[-1e-30, 1e-30], [-1e-30, 1e-30]])
+    assert server.detect(y, torch.tensor([1e20, -1e20])).tolist() == [[-1, 1], [1, -1]]
 
 
 BAD = [

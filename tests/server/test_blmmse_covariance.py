@@ -59,6 +59,19 @@ def test_it_is_the_least_squares_fit_of_the_gradient_by_the_signal() -> None:
     assert (np.abs(np.stack(rows) - fitted) < 4.5 * error).all()
 
 
+@pytest.mark.parametrize("gain", [1.0, -1e-10, 1e-160])
+def test_singular_signals_are_read_as_far_as_they_go(gain: float) -> None:
+    """Coordinates that always agree, without noise: their common sign is worth `E|g|` in each of them."""
+    h, zero = torch.tensor([gain], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    same = torch.ones(1, 3, 3, dtype=torch.float64)
+    y = -h[:, None] * torch.ones(1, 3, dtype=torch.float64)
+    estimate = server.blmmse_covariance(y, h, zero, zero, same)
+    expected = torch.full((3,), -math.sqrt(2 / math.pi), dtype=torch.float64)
+    assert torch.allclose(estimate, expected, rtol=1e-3)  # 1e-320 has three digits
+    silent = server.blmmse_covariance(0 * y, 0 * h, zero, zero + 0.5, same)
+    assert torch.equal(silent, torch.full((3,), 0.5, dtype=torch.float64))
+
+
 def test_weights_and_means_enter_the_sum() -> None:
     covariance = correlated(4, 2, seed=3)
     y = torch.randn(2, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -55,6 +55,13 @@ def test_heights_and_carrier_reach_the_path_loss() -> None:
     assert tall_user - base == pytest.approx(3.2 * (y**2 - x**2))
 
 
+def test_a_budget_is_worked_out_in_double_precision() -> None:
+    single = LinkBudget().snr_db(torch.tensor([0.5, 1.0]), warn=False)
+    double = LinkBudget().snr_db(torch.tensor([0.5, 1.0], dtype=torch.float64), warn=False)
+    assert single.dtype == torch.float64
+    assert torch.equal(single, double)
+
+
 def test_default_quantiles_in_closed_form() -> None:
     # A fraction q of a disc's users stands beyond sqrt(1 - q) of its radius.
     cell = Cell()

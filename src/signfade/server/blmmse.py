@@ -109,9 +109,11 @@ def blmmse_covariance(
         raise ValueError("covariance must be positive semidefinite for every device")
     correlation = (s / std.unsqueeze(2) / std.unsqueeze(1)).clamp(-1, 1)
     bits = (2 / math.pi) * torch.asin(correlation)
-    gain = h.double().reshape(-1, 1, 1)
-    received = gain**2 * bits + sigma2.double().reshape(-1, 1, 1) * torch.eye(size, dtype=torch.float64)
+    gain, noise = h.double().reshape(-1, 1, 1), sigma2.double().reshape(-1, 1, 1)
+    power = gain**2 + noise
+    unit = torch.where(power == 0, torch.ones_like(power), power)  # a vanishing gain would underflow
+    received = gain**2 / unit * bits + noise / unit * torch.eye(size, dtype=torch.float64)
     # Least squares rather than inverse: a noiseless or silent link makes the matrix singular.
     whitened = torch.linalg.pinv(received, hermitian=True) @ y.double().unsqueeze(2)
-    cross = gain * math.sqrt(2 / math.pi) * s / std.unsqueeze(1)
+    cross = gain / unit * math.sqrt(2 / math.pi) * s / std.unsqueeze(1)
     return weighted_sum(mean, (cross @ whitened).squeeze(2).to(y), weights)
