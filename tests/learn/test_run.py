@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,25 @@ def test_debiasing_undoes_the_shrinkage() -> None:
             slopes.append(r * c)
         error = np.std(slopes) / math.sqrt(len(slopes))
         assert abs(np.mean(slopes) - 1) < 4 * error + 1e-3
+
+
+class Still(GaussianTask):
+    """No device has anything to say."""
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        return LocalGradients(torch.zeros(len(devices), self.size), torch.ones(len(devices)))
+
+
+@pytest.mark.parametrize("rotation", ["none", "hadamard"])
+@pytest.mark.parametrize("aggregator", ["signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl"])
+def test_gradients_that_vanish_leave_no_error_to_speak_of(aggregator: str, rotation: str) -> None:
+    options = settings(rounds=2, method__aggregator=aggregator, method__rotation=rotation)
+    experiment = Experiment(options, task=Still(devices=3, size=50, seed=0))
+    for record in play(experiment):
+        json.dumps(record, allow_nan=False)
+        assert record["cosine"] is None
+        assert record["nmse"] is None
+    assert aggregator == "signsgd" or torch.equal(experiment.weights, torch.zeros(50))
 
 
 class Shifted(GaussianTask):

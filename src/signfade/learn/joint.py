@@ -106,7 +106,7 @@ class JointRule:
             )
             links = (combine, received.h, received.sigma2)
             moments = theory.linear_moments(*links, std, uplink.correlation, weights=received.weights)
-            return moments.cut(kept).nmse(factor)
+            return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
         stream = generator(int(received.keys[0]) >> 1, "prediction")
         draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
         values, vectors = torch.linalg.eigh(uplink.correlation)
@@ -121,7 +121,7 @@ class JointRule:
             power=float(guess @ guess),
             aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
         )
-        return moments.cut(kept).nmse(factor)
+        return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
 
     def _correlation(self, received: Received, devices: Devices, told: Tensor | None) -> Tensor | LowRank:
         if self._method.correlation == "genie":

@@ -51,7 +51,7 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
         moments = theory.joint_moments(
             rule, snr, *prior, weights=alpha, scale=sent.scale[:, 0], form=method.form
         )
-        return moments.cut(kept).nmse(factor)
+        return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
     std = sent.std.double().numpy()
     kappa = np.minimum(sent.true_scale.double().numpy(), std)
     energy = float(uplink.truth.double().square().sum())
