@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -87,6 +88,37 @@ def test_help_loads_nothing_heavy() -> None:
         assert f"\n  {command} " in done.stdout
 
 
+@pytest.mark.parametrize("command", [[], ["data"]])
+def test_without_a_command_there_is_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(command) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.splitlines()[0].split()[0]) == ("", "Usage:")
+    assert "\nCommands:\n" in printed.err
+
+
+def test_an_interrupt_while_the_commands_are_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(app: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    assert signfade(["config"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_config_names_the_words_that_a_key_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["config"]) == 0
+    text = capsys.readouterr().out
+    told = " ".join(text.replace("\n# ", " ").split())
+    for words in (
+        "two-chunks, iid, dirichlet",
+        "medium, large, metropolitan",
+        "gaussian, rayleigh, rician, none",
+    ):
+        assert words in told
+
+
 def test_config_prints_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from signfade.lab.config import load
 
@@ -112,7 +144,9 @@ def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1] == str(tmp_path / "a")
     assert printed.out.startswith("a, sbfl, seed 0: ")
-    assert "sbfl: round 4 of 4, loss" in printed.err
+    assert "sbfl: round 4 of 4, error 0." in printed.err  # gradients without data have no loss
+    assert re.match(r"a, sbfl, seed 0: median error 0\.\d+ \(predicted 0\.\d+\), 4 rounds", printed.out)
+    assert RunFolder(tmp_path / "a").read_summary()["diverged_at"] is None  # type: ignore[index]
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert names == {"config.toml", "metrics.jsonl", "summary.json", "checkpoints", "log"}
 
@@ -196,7 +230,10 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
         (["run", *sets("model.name=no_such_package:model")], "no_such_package"),
         (["run", *sets("method.aggregator=vote")], "method.aggregator must be"),
         (["run", *sets("method.aggregator=absent.py:rule")], "no such file: absent.py"),
-        (["run", *sets("cell.city=moon")], "city must be one of"),
+        (
+            ["run", *sets("cell.city=moon")],
+            "cell.city must be 'medium', 'large' or 'metropolitan'; got 'moon'",
+        ),
         (["run", *sets("data.name=idx", "data.folder=absent")], "absent has no file"),
         (["run", *sets("data.name=mnist", "data.folder=absent")], "absent has no file"),
         (["run", "--colour"], "--colour"),
@@ -216,6 +253,14 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
         (["data", "split", *sets("data.name=gaussian")], "gaussian has no classes"),
         (["data", "split", *sets("data.devices=1438")], "1437; got 1438"),
         (["data", "fetch", "digits"], "digits needs no fetching"),
+        (["data", "fetch", "minst"], "no data set 'minst'; fetch mnist"),
+        (["run", "--out", ""], "--out must name a folder"),
+        (["theory", "--snr-db", "4000"], "--snr-db must be numbers"),
+        (
+            ["theory", "--plot", f"{__file__}/a.png"],
+            f"cannot write the figure {__file__}/a.png: Not a directory",
+        ),
+        (["report", "--nothing"], "(see signfade report --help)"),
     ],
 )
 def test_bad_input(
@@ -396,6 +441,32 @@ def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     assert study.errors["sbfl"] == pytest.approx(sum(map(float, each)) / 3, rel=1e-12)
 
 
+def test_link_predicts_the_vote_of_all_devices() -> None:
+    """Without fading it is the formula; with it, luck of the rounds looked at hardly shows."""
+    from signfade.lab.config import load
+    from signfade.lab.link import study_link
+    from signfade.theory.vote import vote_nmse
+
+    def errors(*changes: str) -> dict[str, float]:
+        return study_link(load(None, ["cell.snr_db=8", *changes])).errors
+
+    plain = errors("cell.fading=none")["signsgd, best scale"]
+    assert plain == pytest.approx(vote_nmse([10**0.8] * 20), rel=1e-9)
+    alone = errors("data.devices=1")
+    assert alone["signsgd, best scale"] == pytest.approx(alone["best hard decision"], rel=1e-6)
+    faded = [errors(f"seed={seed}")["signsgd, best scale"] for seed in range(3)]
+    assert max(faded) - min(faded) < 0.01
+
+
+def test_link_of_more_devices_than_it_looks_at_one_by_one() -> None:
+    from signfade.lab.config import load
+    from signfade.lab.link import study_link
+
+    few, many = (study_link(load(None, [f"data.devices={n}"])) for n in (500, 501))
+    for rule in ("sbfl", "blmmse", "high_snr"):
+        assert many.errors[rule] == pytest.approx(few.errors[rule], abs=2e-3)
+
+
 def test_link_looks_at_the_cell_the_run_will_have(tmp_path: Path) -> None:
     from signfade.lab.config import load
     from signfade.lab.link import study_link
@@ -418,6 +489,20 @@ def test_theory_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<svg" in plot.read_text()
 
 
+def test_theory_fits_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("NO_COLOR", "1")
+    for snrs in ("-10:20:5", "-50:50:4.5"):
+        assert signfade(["theory", "--fading", "rayleigh", "--snr-db", snrs]) == 0
+        printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        assert "…" not in printed
+        assert max(map(len, printed.splitlines())) <= 80
+        assert printed.startswith("Predicted squared error of a coordinate")
+
+
 def test_data_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -430,7 +515,9 @@ def test_data_list(
 
 def test_data_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert signfade(["data", "split", "-o", str(tmp_path / "who.png")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'who.png'}\n"
+    told, path = capsys.readouterr().out.splitlines()
+    assert path == str(tmp_path / "who.png")
+    assert re.fullmatch(r"20 devices hold \d+ to \d+ samples each, \d+ of 1437 in all", told)
     assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
 
 

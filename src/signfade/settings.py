@@ -45,12 +45,14 @@ class DataSettings(_Section):
     )
     folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
     split: Literal["two-chunks", "iid", "dirichlet"] = Field(
-        "two-chunks", description="who holds what: two-chunks is the paper's, two classes a device"
+        "two-chunks",
+        description="who holds what: two-chunks is the paper's, two classes a device (each class is cut into "
+        "K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
     )
     concentration: float = Field(0.5, gt=0, description="of the Dirichlet split; smaller is more uneven")
     devices: int = Field(20, ge=1, description="number of devices K")
     batch: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        32, ge=1, description='samples a device draws for a gradient; "none" takes all it has'
+        32, ge=1, description='samples a device draws for a gradient, at most all it has; "none" takes all'
     )
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the devices asked in a round")
     samples: int = Field(100, ge=1, description="samples a device, for regression")
@@ -63,8 +65,9 @@ class ModelSettings(_Section):
 
     name: str = Field(
         "auto",
-        description="auto, paper-cnn, small-cnn, mlp, linear, or your own factory as package.module:function "
-        "or file.py:function; a factory is called with (input_shape, classes) and returns a torch.nn.Module",
+        description="auto (the largest that fits the images), paper-cnn, small-cnn, mlp, linear, or your own "
+        "factory as package.module:function or file.py:function; a factory is called with "
+        "(input_shape, classes) and returns a torch.nn.Module",
     )
 
 
@@ -85,7 +88,9 @@ class CellSettings(_Section):
     shadowing_db: float = Field(0.0, ge=0, description="deviation of log-normal shadowing; 0 is none")
     base_m: float = Field(70.0, gt=0, description="height of the base station's antenna")
     user_m: float = Field(1.5, gt=0, description="height of a device's antenna")
-    city: str = Field("metropolitan", description="kind of city for the COST-231 Hata path loss")
+    city: Literal["medium", "large", "metropolitan"] = Field(
+        "metropolitan", description="kind of city for the COST-231 Hata path loss"
+    )
     fading: Literal["gaussian", "rayleigh", "rician", "none"] = Field(
         "gaussian", description="gain of a link, new in every round; gaussian is the paper's"
     )
@@ -132,7 +137,8 @@ class MethodSettings(_Section):
     )
     joint: Literal["linear", "ep", "factor"] = Field("linear", description="how bfl computes its posterior")
     correlation: Literal["learned", "genie"] = Field(
-        "learned", description="bfl's correlation between devices: learned from what is received, or told"
+        "learned",
+        description="bfl's correlation between devices: learned from what is received, or told by a genie",
     )
     debias: bool = Field(
         False, description="divide by the known shrinkage, so that steps carry over between SNRs"

@@ -426,7 +426,9 @@ def test_the_table_of_hashes_is_whole() -> None:
     assert len(set(MNIST.sha256.values())) == 4
 
 
-@pytest.mark.parametrize("name", ["digits", "idx", "regression", "minst"])
+@pytest.mark.parametrize("name", ["digits", "idx", "regression", "gaussian"])
 def test_only_mnist_is_fetched(name: str) -> None:
     with pytest.raises(DataError, match="needs no fetching"):
         fetch(name)
+    with pytest.raises(DataError, match=f"no data set '{name[::-1]}'; fetch mnist"):
+        fetch(name[::-1])

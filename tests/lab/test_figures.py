@@ -165,3 +165,17 @@ def test_inline_svg_is_well_formed_and_takes_its_colours_from_the_page(runs: lis
             assert target in found
         ids += found
     assert len(ids) == len(set(ids))
+
+
+def test_numbers_that_people_read_keep_their_digits_in_a_page() -> None:
+    figure = mse_curves([0.0, 1.0], {"sbfl": [2.3061, 2.3084]})
+    figure.axes[0].set_yticks([2.306, 2.308], ["2.306", "2.308"])
+    svg = inline_svg(figure, "error", "errors")
+    assert {"2.306", "2.308"} <= set(re.findall(r">([^<>]+)</text>", svg))
+    assert not re.search(r'd="[^"]*\.\d{3}', svg)  # but paths are short
+
+
+def test_rounds_are_whole_even_if_there_is_one(tmp_path: Path, make_run: Any) -> None:
+    groups = group_runs([load_run(make_run(tmp_path, "sbfl", 1, rounds=2))])
+    (ax,) = panels(groups)["accuracy"].axes
+    assert all(float(tick).is_integer() for tick in ax.get_xticks())

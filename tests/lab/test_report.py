@@ -81,7 +81,9 @@ def test_the_page_says_what_the_runs_say(runs: list[Path], tmp_path: Path) -> No
     assert theory_finding(groups) in text
     assert "rotation hadamard" in text  # what differs is shown
     assert "two-chunks" in text  # and what does not
-    assert f"signfade run {runs[0]}/config.toml --out again" in text
+    commands = re.findall(r"signfade run (\S+)/config.toml --out (again/\S+)", text)
+    assert [Path(path) for path, _ in commands] == [run.path for group in groups for run in group.runs]
+    assert len({out for _, out in commands}) == len(commands)  # or the second would refuse the first's folder
     assert "Made with signfade" in text
 
 
@@ -244,3 +246,42 @@ def test_theory_rows_and_their_sentence() -> None:
         "Measured errors are between 10 % below and 50 % above the prediction."
     )
     assert theory_finding([vote, ideal]) == "There is no prediction to compare with."
+
+
+def test_facts_are_those_that_matter_to_the_run(tmp_path: Path, make_run: Any) -> None:
+    def facts(folder: str, **changes: str) -> dict[str, str]:
+        text, _ = page_of([make_run(tmp_path / folder, "sbfl", 1, **changes)], tmp_path)
+        return dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+
+    plain = facts("a", **{"batch = 32": "batch = 32\nparticipation = 1.0"})
+    assert plain["devices asked in a round"] == "all"
+    assert {"split", "model", "batch", "cell radius (km)"} <= plain.keys()
+    some = facts(
+        "b", **{"batch = 32": "batch = 32\nparticipation = 0.05", 'name = "digits"': 'name = "gaussian"'}
+    )
+    assert some["devices asked in a round"] == "5 %"
+    assert not {"split", "model", "batch"} & some.keys()
+    told = facts("c", **{"radius_km = 1.0": "radius_km = 1.0\nsnr_db = 5.0"})
+    assert told["mean SNR (dB)"] == "5"
+    assert "cell radius (km)" not in told
+    perfect = facts("d", **{"radius_km = 1.0": "radius_km = 1.0\nperfect = true"})
+    assert perfect["links"] == "perfect"
+    assert not {"fading", "cell radius (km)"} & perfect.keys()
+
+
+def test_only_goals_that_are_drawn_are_explained(tmp_path: Path, make_run: Any) -> None:
+    text, _ = page_of([make_run(tmp_path / "long", "sbfl", 1)], tmp_path)
+    assert "goal of 90\u00a0% accuracy and training loss 1." in text
+    text, _ = page_of([make_run(tmp_path / "short", "sbfl", 1, rounds=12)], tmp_path)
+    assert "the goal of" not in text
+
+
+def test_runs_of_one_name_are_told_apart_once(tmp_path: Path, make_run: Any) -> None:
+    paths = [
+        make_run(tmp_path / "a", "sbfl", 1),
+        make_run(tmp_path / "b", "sbfl", 1, **{'name = "digits"': 'name = "mnist"'}),
+    ]
+    text, _ = page_of(paths, tmp_path)
+    legend = text.split('<ul class="legend">')[1].split("</ul>")[0]
+    assert legend.count("sbfl (data mnist)") == 1
+    assert legend.count("mnist") == 1

@@ -169,6 +169,9 @@ def test_spread_text() -> None:
     assert spread_text([1.2e-7], 3) == "1.20e−07"
     assert spread_text([3.4e9], 1) == "3.40e+09"
     assert spread_text([0.0], 2) == "0.00"
+    assert spread_text([665373.157], 3) == "665373"
+    assert spread_text([123.456], 3) == "123.5"
+    assert spread_text([0.0109], 2) == "0.011"
 
 
 def columns(groups: tuple[Group, ...]) -> dict[str, list[str]]:

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from signfade.cli.main import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:  # an interrupt may come while we are still being loaded
+        from signfade.cli.main import run
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

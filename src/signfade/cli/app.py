@@ -181,7 +181,7 @@ def theory(
 
     It is the squared error of a coordinate, in units of its variance.
     """
-    from signfade.cli.show import error_table, read_snrs
+    from signfade.cli.show import error_tables, read_snrs
 
     snrs = read_snrs(snr_db)
     kind = "png" if plot is None or not plot.suffix else plot.suffix.removeprefix(".").lower()
@@ -189,23 +189,26 @@ def theory(
         raise ValueError(f"--plot must end in .png, .svg or .pdf; got {str(plot)!r}")
     import numpy as np
 
-    from signfade.lab.link import plot_errors, theory_errors
+    from signfade.lab.link import ERRORS_ARE, plot_errors, theory_errors
     from signfade.lab.style import save_figure
 
     options: dict[str, Any] = {"family": family, "fading": fading}
-    table = error_table(snrs, theory_errors(snrs, **options))
+    errors = theory_errors(snrs, **options)
     files = []
     if plot is not None:
         grid = np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121)
         files = save_figure(plot_errors(grid, **options), plot.with_suffix(""), [kind])
-    stdout_console().print(table)
+    console = stdout_console()
+    console.print(f"{ERRORS_ARE}{'' if fading == 'none' else f', averaged over {fading} fading'}")
+    for table in error_tables(snrs, errors, console.width):
+        console.print(table)
     for file in files:
         typer.echo(str(file))
 
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of them.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run folders, or folders of them.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = Path(
         "report.html"
     ),
@@ -222,7 +225,7 @@ def report(
 @app.command()
 def config(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file to complete with the defaults.")
+        Path | None, typer.Argument(metavar="CONFIG", help="A TOML file to complete with the defaults.")
     ] = None,
     overrides: Overrides = None,
 ) -> None:

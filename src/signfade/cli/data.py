@@ -64,4 +64,10 @@ def data_split(
     who = split(dataset.train_y, data.devices, data.split, data.concentration, settings.seed)
     figure = plot_split(dataset.train_y, who, dataset.classes)
     stem = output.with_suffix("") if output.suffix == ".png" else output
-    typer.echo(str(save_figure(figure, stem, ["png"])[0]))
+    file = save_figure(figure, stem, ["png"])[0]
+    least, most = who.counts.min(), who.counts.max()
+    each = f"{least}" if least == most else f"{least} to {most}"
+    typer.echo(
+        f"{who.devices} devices hold {each} samples each, {who.counts.sum()} of {len(dataset.train_y)} in all"
+    )
+    typer.echo(str(file))

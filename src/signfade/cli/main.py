@@ -17,14 +17,9 @@ import typer
 
 from signfade.cli.app import app
 
-__all__ = ["main", "run"]
+__all__ = ["run"]
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-
-
-def main() -> None:
-    """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,8 +27,8 @@ def run(arguments: Sequence[str]) -> int:
 
     With `SIGNFADE_TRACEBACK=1` in the environment errors are raised instead, for those who seek their cause.
     """
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(app)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # put back by the context
             code = command.main(list(arguments), prog_name="signfade", standalone_mode=False)
@@ -44,6 +39,9 @@ def run(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("SIGNFADE_TRACEBACK") == "1":
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # typer's, for a command that needs another word
+            print(error, file=sys.stderr)
+            return BAD_INPUT
         code, sentence = _judge(error, arguments)
         print(f"signfade: {' '.join(sentence.split())}", file=sys.stderr)
     return code if isinstance(code, int) else 0
@@ -52,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
 def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     """Return the exit code and the sentence that an error deserves."""
     if hasattr(error, "format_message"):  # a usage error of typer
-        return BAD_INPUT, f"{error.format_message()} (see signfade --help)"
+        place = getattr(getattr(error, "ctx", None), "command_path", "signfade")
+        return BAD_INPUT, f"{error.format_message()} (see {place} --help)"
     train: Any = sys.modules.get("signfade.lab.train")  # not loaded: no run has begun
     if isinstance(error, KeyboardInterrupt | typer.Abort) or (train and isinstance(error, train.Interrupted)):
         stopped = str(error) or "stopped"

@@ -16,7 +16,7 @@ __all__ = ["ConfigFile", "Out", "Overrides", "prepare_training", "read_settings"
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[CONFIG]", help="TOML file; without one, the defaults: digits."),
+    typer.Argument(metavar="CONFIG", help="TOML file; without one, the defaults: digits."),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -35,6 +35,8 @@ def read_settings(config: Path | None, overrides: list[str] | None, out: str | N
     from signfade.lab.config import load
 
     settings = load(config, overrides or [])
+    if out == "":
+        raise ValueError("--out must name a folder; got ''")
     return settings if out is None else settings.model_copy(update={"out": out})
 
 

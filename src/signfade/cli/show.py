@@ -12,7 +12,7 @@ from rich.table import Table
 
 from signfade.cli.watch import duration
 
-__all__ = ["error_table", "read_snrs", "summary_text"]
+__all__ = ["error_tables", "read_snrs", "summary_text"]
 
 _MOST = 1000  # SNRs in one table
 
@@ -23,7 +23,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     Example:
         >>> summary = {"name": "a", "method": "sbfl", "seed": 0, "rounds": 20, "seconds": 4.0}
         >>> summary_text(summary | {"last_accuracy": 0.91, "best_accuracy": 0.92, "uplink_bits": 3_000_000})
-        'a, sbfl, seed 0: accuracy 0.910 (best 0.920), 20 rounds in 4.0 s, uplink 3 Mbit'
+        'a, sbfl, seed 0: accuracy 0.910 (best 0.920), 20 rounds in 4.0 s, uplink 3 Mbit in all'
     """
     parts = []
     if summary.get("last_accuracy") is not None:
@@ -32,9 +32,13 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         parts.append(f"excess loss {summary['last_test_loss']:.4g}")
     if summary.get("last_train_loss") is not None:
         parts.append(f"training loss {summary['last_train_loss']:.4g}")
+    if not parts and summary.get("median_nmse") is not None:  # no data, only gradients
+        predicted = summary.get("median_nmse_theory")
+        against = "" if predicted is None else f" (predicted {predicted:.3f})"
+        parts.append(f"median error {summary['median_nmse']:.3f}{against}")
     parts.append(f"{summary.get('rounds')} rounds in {duration(summary.get('seconds') or 0.0)}")
     if summary.get("uplink_bits") is not None:
-        parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit")
+        parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit in all")
     return f"{summary.get('name')}, {summary.get('method')}, seed {summary.get('seed')}: {', '.join(parts)}"
 
 
@@ -57,17 +61,37 @@ def read_snrs(text: str) -> NDArray[np.float64]:
             values = first + step * np.arange(count)
     except ValueError:
         raise wrong from None
-    if not np.isfinite(values).all() or not np.isfinite(10 ** (values / 10)).all():
-        raise wrong
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values).all() or not np.isfinite(10 ** (values / 10)).all():
+            raise wrong
     return values
 
 
-def error_table(snr_db: NDArray[np.float64], errors: Mapping[str, NDArray[np.float64]]) -> Table:
-    """Return a table with a row a rule and a column an SNR."""
-    table = Table(box=box.SIMPLE)
-    table.add_column("rule, SNR in dB:", no_wrap=True)
-    for snr in snr_db:
-        table.add_column(f"{snr:g}", justify="right")
-    for label, row in errors.items():
-        table.add_row(label, *(f"{value:.4f}" if value < 100 else f"{value:.2g}" for value in row))
-    return table
+def error_tables(
+    snr_db: NDArray[np.float64], errors: Mapping[str, NDArray[np.float64]], width: int
+) -> list[Table]:
+    """Return tables with a row a rule and a column an SNR, as many as `width` characters need.
+
+    Example:
+        >>> ten = np.arange(10.0)
+        >>> [len(table.columns) for table in error_tables(ten, {"sbfl": ten}, width=80)]
+        [8, 4]
+    """
+    head = "rule, SNR in dB:"
+    names = max(map(len, [head, *errors])) + 2
+    columns = max(1, (width - names) // 8)  # 0.1234 and two blanks
+    tables = []
+    for first in range(0, len(snr_db), columns):
+        part = slice(first, first + columns)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column(head, no_wrap=True)
+        for snr in snr_db[part]:
+            table.add_column(f"{snr:g}", justify="right", no_wrap=True, min_width=6)
+        for label, row in errors.items():
+            table.add_row(label, *map(_error, row[part]))
+        tables.append(table)
+    return tables
+
+
+def _error(value: float) -> str:
+    return "inf" if np.isinf(value) else f"{value:.4f}" if value < 10 else f"{value:.4g}"

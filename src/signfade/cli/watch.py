@@ -87,7 +87,7 @@ class Watch:
                 )
         if record.get("test_accuracy") is not None:
             self._accuracy = record["test_accuracy"]
-        state = f"round {done} of {self._rounds}, loss {_number(record.get('train_loss'))}"
+        state = f"round {done} of {self._rounds}{_quality(record)}"
         if self._accuracy is not None:
             state += f", accuracy {self._accuracy:.3f}"
         if self._bars is not None and self._task is not None:
@@ -110,8 +110,12 @@ class Watch:
         return f", {duration((now - began) / (done - first) * (self._rounds - done))} left"
 
 
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"
+def _quality(record: dict[str, Any]) -> str:
+    """The loss or, where there is nothing to lose, the error of the estimate."""
+    if (loss := record.get("train_loss")) is not None:
+        return f", loss {loss:.4g}"
+    error = record.get("nmse")
+    return "" if error is None else f", error {error:.3f}"
 
 
 class Downloads:

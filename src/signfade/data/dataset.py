@@ -137,7 +137,7 @@ def available(cache: str | Path | None = None) -> list[Available]:
 
     Example:
         >>> [entry.name for entry in available()]
-        ['digits', 'mnist', 'idx', 'regression']
+        ['digits', 'mnist', 'idx', 'regression', 'gaussian']
     """
     home = cache_folder(cache) / "mnist"
     here = all(find_idx(home, part) for part in PARTS)
@@ -146,6 +146,7 @@ def available(cache: str | Path | None = None) -> list[Available]:
         Available("mnist", "70000 handwritten digits, 28 x 28 pixels", str(home) if here else None),
         Available("idx", "any four IDX files in data.folder, Fashion-MNIST for one", "data.folder"),
         Available("regression", "the paper's synthetic linear regression", "made on the fly"),
+        Available("gaussian", "no data: gradients are iid Gaussian", "made on the fly"),
     ]
 
 

@@ -91,7 +91,10 @@ def fetch(
         signfade.data.idx.DataError: digits needs no fetching, only mnist does
     """
     if name != "mnist":
-        raise DataError(f"{name} needs no fetching, only mnist does")
+        other = name in ("digits", "idx", "regression", "gaussian")
+        raise DataError(
+            f"{name} needs no fetching, only mnist does" if other else f"no data set {name!r}; fetch mnist"
+        )
     tell = note or _logger.info
     cached = cache_folder(cache) / "mnist"
     target = Path(os.path.expanduser(folder)) if folder is not None else cached

@@ -100,7 +100,10 @@ def snr_histogram(snr_db: ArrayLike, label: str = "instantaneous SNR (dB)") -> F
 
 
 def mse_curves(
-    snr_db: ArrayLike, values: Mapping[str, ArrayLike], label: str = "mean squared error / variance"
+    snr_db: ArrayLike,
+    values: Mapping[str, ArrayLike],
+    label: str = "mean squared error / variance",
+    across: str = "SNR (dB)",
 ) -> Figure:
     """Return errors against the SNR, one line a rule; 1 is the error of guessing the mean.
 
@@ -108,6 +111,7 @@ def mse_curves(
         snr_db: `[N]`.
         values: label -> `[N]`.
         label: of the vertical axis.
+        across: label of the horizontal axis.
 
     Raises:
         ValueError: a curve of another length.
@@ -131,6 +135,6 @@ def mse_curves(
             finite.append(curve[np.isfinite(curve)])
         scale_vertical(ax, np.concatenate(finite) if finite else np.ones(1), span=5)
         ax.axhline(1.0, color=MUTED, linewidth=0.8, label="_guess", zorder=1)
-        ax.set(xlabel="SNR (dB)", ylabel=label)
+        ax.set(xlabel=across, ylabel=label)
         figure.legend(loc="outside right upper", handlelength=3.2)
     return figure

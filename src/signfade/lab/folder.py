@@ -32,7 +32,7 @@ from signfade.lab.metrics import metric_line, plain_json, scan_metrics
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["FolderError", "RunFolder", "flatten", "write_atomically"]
+__all__ = ["FolderError", "RunFolder", "flatten", "why", "write_atomically"]
 
 _CHECKPOINT = re.compile(r"round-(\d{8})\.safetensors")
 _KEEP = 2
@@ -315,8 +315,19 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise FolderError(f"cannot {verb} the run folder {self.path}: {reason}") from error
+            raise FolderError(f"cannot {verb} the run folder {self.path}: {why(error)}") from error
+
+
+def why(error: OSError) -> str:
+    """Return what the operating system said, in words that fit a path that was to be made.
+
+    Example:
+        >>> why(FileExistsError(17, "File exists")), why(PermissionError(13, "Permission denied"))
+        ('Not a directory', 'Permission denied')
+    """
+    if isinstance(error, FileExistsError):  # we make folders only: one of them is a file
+        return "Not a directory"
+    return error.strerror or str(error)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "format_value",
     "group_runs",
     "load_run",
+    "setting_text",
     "settings_that_differ",
 ]
 
@@ -231,12 +232,24 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
+def setting_text(key: str, value: Any) -> str:
+    """Return a setting in two words, the section left out where the last word is enough.
+
+    Example:
+        >>> setting_text("server.step", 0.01), setting_text("data.name", "mnist")
+        ('step 0.01', 'data mnist')
+    """
+    section, _, last = key.rpartition(".")
+    name = {"name": section, "every": "eval every", "perfect": "perfect links"}.get(last, last)
+    return f"{name} {format_value(value)}"
+
+
 def _title(members: tuple[Run, ...], groups: Sequence[tuple[Run, ...]]) -> str:
     """The label, with what sets this group apart from others of the same label."""
     run = members[0]
     others = [other[0].settings for other in groups if other[0].label == run.label]
     keys = [key for key in run.settings if any(other.get(key) != run.settings[key] for other in others)]
-    parts = [f"{key.rpartition('.')[2]} {format_value(run.settings[key])}" for key in keys]
+    parts = [setting_text(key, run.settings[key]) for key in keys]
     parts += [] if run.finished else ["unfinished"]
     return run.label + (f" ({', '.join(parts)})" if parts else "")
 

@@ -16,28 +16,41 @@ from signfade.settings import RunSettings
 from signfade.theory.mse import Family, mse
 from signfade.theory.quadrature import Fading
 from signfade.theory.rules import Form, Rule
+from signfade.theory.vote import vote_nmse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-__all__ = ["RULES", "LinkStudy", "link_text", "plot_errors", "plot_link", "study_link", "theory_errors"]
+__all__ = [
+    "ERRORS_ARE",
+    "RULES",
+    "LinkStudy",
+    "link_text",
+    "plot_errors",
+    "plot_link",
+    "study_link",
+    "theory_errors",
+]
 
 Array = NDArray[np.float64]
 
+ERRORS_ARE = "Predicted squared error of a coordinate, in units of its variance"
 # Label, the rule as theory calls it, the form. The hard decision is signSGD's view of a bit.
 RULES: tuple[tuple[str, Rule, Form], ...] = (
     ("sbfl", "sbfl", "corrected"),
     ("sbfl, published", "sbfl", "published"),
     ("blmmse", "blmmse", "corrected"),
     ("blmmse, published", "blmmse", "published"),
-    ("hard decision, best scale", "hard", "corrected"),
+    ("best hard decision", "hard", "corrected"),
     ("high_snr", "high_snr", "corrected"),
     ("zero_forcing", "zero_forcing", "corrected"),
     ("ideal", "ideal", "corrected"),
 )
+_VOTE = "signsgd, best scale"  # of all devices together; the other rules judge each alone
 _CROWD = 2000  # users that stand for "anybody in this cell"
 _ROUNDS = 200  # rounds of fading that are looked at
+_LEVELS = 500  # quantiles that stand for more devices than these
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
@@ -117,19 +130,27 @@ def study_link(settings: RunSettings) -> LinkStudy:
     family = _family(settings)
     if plan.mean_snr_db is None:
         perfect = theory_errors(np.array(np.inf), family=family)
-        return LinkStudy(settings, None, None, None, None, {name: float(e) for name, e in perfect.items()})
+        means = {name: float(e) for name, e in perfect.items()}
+        vote = vote_nmse(np.full(devices, np.inf), family=family)
+        return LinkStudy(settings, None, None, None, None, means | {_VOTE: vote})
     everyone = np.arange(devices, dtype=np.int64)
     snrs = [plan.link(everyone, round).snr.double().numpy() for round in range(_ROUNDS)]
     with np.errstate(divide="ignore"):  # a gain of zero is minus infinity dB
         faded = 10 * np.log10(np.stack(snrs))
     crowd = None if plan.positions_km is None else make_cell(cell, _CROWD, settings.seed).mean_snr_db
-    errors = theory_errors(plan.mean_snr_db, family=family, fading=cell.fading, rician_k=cell.rician_k)
+    levels = plan.mean_snr_db
+    if devices > _LEVELS:
+        levels = np.quantile(levels, (np.arange(_LEVELS) + 0.5) / _LEVELS)
+    errors = theory_errors(levels, family=family, fading=cell.fading, rician_k=cell.rician_k)
     means = {name: float(error.mean()) for name, error in errors.items()}
-    return LinkStudy(settings, plan.mean_snr_db, faded, crowd, plan.positions_km, means)
+    # The vote is averaged over these rounds; how lucky they are shows in a rule whose average is known.
+    luck = np.mean(mse("hard", np.stack(snrs), family=family)) - means["best hard decision"]
+    vote = float(np.mean([vote_nmse(snr, family=family) for snr in snrs]) - luck)
+    return LinkStudy(settings, plan.mean_snr_db, faded, crowd, plan.positions_km, means | {_VOTE: vote})
 
 
 def _number(value: float) -> str:
-    return "infinite" if np.isinf(value) else f"{value:.3f}"
+    return "inf" if np.isinf(value) else f"{value:.3f}"
 
 
 def _bars(values: Array, width: int = 40) -> str:
@@ -140,9 +161,13 @@ def _bars(values: Array, width: int = 40) -> str:
     lines = []
     for n, left, right in zip(count, edges, edges[1:]):
         bar = "█" * max(round(n * width / count.max()), int(n > 0))
-        span = f"{left:5.1f} to {right:4.1f} dB" if right < edges[-1] else f"{left:5.1f} dB and up"
-        lines.append(f"{span:>16}  {bar} {n / values.size:.0%}")
+        span = f"{left:6.1f} to {right:5.1f} dB" if right < edges[-1] else f"{left:6.1f} dB and up"
+        lines.append(f"{span:<18}  {bar} {_share(n / values.size)}")
     return "\n".join(lines)
+
+
+def _share(part: float) -> str:
+    return "under 1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"
 
 
 def link_text(study: LinkStudy) -> list[RenderableType]:
@@ -165,17 +190,21 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         for label, values in rows:
             snrs.add_row(label, *(f"{q:.1f}" for q in np.quantile(values, _QUANTILES)))
         anybody = study.crowd_snr_db if study.crowd_snr_db is not None else study.mean_snr_db
-        parts += [Text(f"SNR in dB, {study.mean_snr_db.size} devices"), snrs]
+        count = study.mean_snr_db.size
+        parts += [Text(f"SNR in dB, {count} {'device' if count == 1 else 'devices'}"), snrs]
         parts += [Text("Mean SNR, share of users"), Text(_bars(anybody)), Text()]
-    parts.append(Text("Predicted squared error of a coordinate, in units of its variance"))
+    parts.append(Text(ERRORS_ARE))
     errors = Table(box=box.SIMPLE)
     errors.add_column("rule")
     errors.add_column("error", justify="right")
     for label, error in sorted(study.errors.items(), key=lambda item: item[1]):
         errors.add_row(label, _number(error))
-    fading = cell.fading if study.mean_snr_db is not None else "no"
+    faded = study.mean_snr_db is not None and cell.fading != "none"
+    over = f"devices and {cell.fading} fading" if faded else "devices, without fading"
     told = (
-        f"Averaged over devices and {fading} fading; {study.family.title()} coordinates, each device alone."
+        f"Averaged over {over}; {study.family.title()} coordinates, all independent.\n"
+        "signsgd is the vote of all devices; the other rules take each device alone.\n"
+        "bfl is better than sbfl as far as devices are correlated, which no link tells."
     )
     return [*parts, errors, Text(told)]
 
@@ -196,7 +225,8 @@ def plot_link(study: LinkStudy, folder: Path) -> list[Path]:
     if study.mean_snr_db is None or study.faded_snr_db is None:
         return []
     cell = study.settings.cell
-    figures = {"snr": snr_histogram(study.faded_snr_db, f"SNR with {cell.fading} fading (dB)")}
+    faded = "SNR (dB)" if cell.fading == "none" else f"SNR with {cell.fading} fading (dB)"
+    figures = {"snr": snr_histogram(study.faded_snr_db, faded)}
     if study.positions_km is not None:
         figures["map"] = cell_map(study.positions_km, study.mean_snr_db, cell.radius_km)
     grid = np.linspace(study.mean_snr_db.min() - 5, study.mean_snr_db.max() + 5, 61)
@@ -210,4 +240,6 @@ def plot_errors(
     """Return the curves of `theory_errors` against the SNR; the ideal rule, which has none, is left out."""
     errors = theory_errors(snr_db, family=family, fading=fading, rician_k=rician_k)
     shown = {label: error for label, error in errors.items() if error.any() and np.isfinite(error).any()}
-    return mse_curves(snr_db, shown)
+    return mse_curves(
+        snr_db, shown, across="SNR (dB)" if fading == "none" else f"mean SNR (dB), {fading} fading"
+    )

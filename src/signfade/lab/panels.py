@@ -23,6 +23,7 @@ __all__ = [
     "Panel",
     "curves",
     "draw_line",
+    "goals_shown",
     "group_styles",
     "panels",
     "scale_vertical",
@@ -67,6 +68,17 @@ def group_styles(groups: Sequence[Group]) -> list[LineStyle]:
 def smoothing_window(groups: Sequence[Group]) -> int:
     """Return the rounds of the trailing mean: that of the summary, or none for runs too short for it."""
     return WINDOW if min((g.rounds[0] for g in groups if g.rounds[0]), default=0) >= 2 * WINDOW else 1
+
+
+def goals_shown(groups: Sequence[Group]) -> list[str]:
+    """Return the keys in `PANELS` of those figures that have a line for their goal."""
+    shown = []
+    for name in _available(groups):
+        window = smoothing_window(groups) if PANELS[name].smooth else 1
+        heights = [PANELS[name].scale * group.series(PANELS[name].key, window).mean for group in groups]
+        if _reaches(groups, PANELS[name], np.concatenate(heights)):
+            shown.append(name)
+    return shown
 
 
 def panels(groups: Sequence[Group], size: tuple[float, float] = (3.9, 2.6)) -> dict[str, Figure]:
@@ -164,12 +176,18 @@ def _draw(ax: Axes, groups: Sequence[Group], panel: Panel) -> None:
             heights.append(y)
     values = np.concatenate(heights) if heights else np.ones(1)
     scale_vertical(ax, values)
-    classifies = _has(groups, "test_accuracy")  # elsewhere a loss of 1 means nothing
-    if panel.goal is not None and classifies and values.min() <= panel.goal <= values.max():
+    if panel.goal is not None and _reaches(groups, panel, values):
         ax.axhline(panel.goal, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
     if panel.key == "cosine":
         ax.set_ylim(top=1.03)
     _horizontal(ax, panel, widths)
+
+
+def _reaches(groups: Sequence[Group], panel: Panel, values: NDArray[np.float64]) -> bool:
+    """Whether the goal lies among the values; but for classifiers a loss of 1 means nothing."""
+    if panel.goal is None or not len(values) or not _has(groups, "test_accuracy"):
+        return False
+    return bool(values.min() <= panel.goal <= values.max())
 
 
 def _thinned(group: Group, series: Series, panel: Panel) -> tuple[NDArray[np.float64], ...]:
@@ -224,7 +242,7 @@ def _log_ticks(axis: Axis, span: float) -> None:
 def _horizontal(ax: Axes, panel: Panel, widths: Sequence[NDArray[np.float64]]) -> None:
     if panel.against == "round":
         ax.set_xlabel("round")
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
         return
     ax.set_xlabel("uplink per device so far (Mbit)")
     ends = [width[-1] for width in widths if len(width)]

@@ -13,12 +13,22 @@ from string import Template
 
 from matplotlib.figure import Figure
 
-from signfade.lab.folder import FolderError, write_atomically
-from signfade.lab.group import Group, find_runs, format_value, group_runs, load_run, settings_that_differ
-from signfade.lab.panels import PANELS, group_styles, panels, smoothing_window
+from signfade.lab.folder import FolderError, why, write_atomically
+from signfade.lab.group import (
+    Group,
+    Run,
+    find_runs,
+    format_value,
+    group_runs,
+    load_run,
+    setting_text,
+    settings_that_differ,
+)
+from signfade.lab.panels import PANELS, goals_shown, group_styles, panels, smoothing_window
 from signfade.lab.style import inline_svg, swatch_svg
-from signfade.lab.summary import SMOOTHING
+from signfade.lab.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
 from signfade.lab.table import comparison
+from signfade.lab.train import folder_name
 from signfade.lab.words import VOTES, finding, theory_finding, theory_rows
 
 __all__ = ["render_report", "write_report"]
@@ -29,7 +39,7 @@ _FACTS = {
     "data.name": "data",
     "data.split": "split",
     "data.devices": "devices",
-    "data.participation": "asked in a round",
+    "data.participation": "devices asked in a round",
     "data.batch": "batch",
     "model.name": "model",
     "rounds": "rounds",
@@ -43,6 +53,13 @@ _FACTS = {
     "server.schedule": "schedule",
     "server.downlink": "downlink",
 }
+_GOALS = {"accuracy": f"{100 * ACCURACY_GOAL:g} % accuracy", "loss": f"training loss {LOSS_GOAL:g}"}
+# what a synthetic set does not have; with given SNRs there is no link budget
+_NO_FACT = {
+    "regression": {"data.split", "model.name"},
+    "gaussian": {"data.split", "data.batch", "model.name"},
+}
+_BUDGET = {"cell.radius_km", "cell.bandwidth_hz"}
 
 
 def write_report(
@@ -67,7 +84,7 @@ def write_report(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, render_report(groups, title).encode())
     except OSError as error:
-        raise FolderError(f"cannot write the report {path}: {error.strerror or error}") from error
+        raise FolderError(f"cannot write the report {path}: {why(error)}") from error
     return path
 
 
@@ -110,11 +127,24 @@ def _facts(groups: Sequence[Group]) -> str:
     """What all runs share, as far as it helps to read the figures."""
     runs = [run for group in groups for run in group.runs]
     facts = []
+    flat = runs[0].flat
+    without = _NO_FACT.get(str(flat.get("data.name")), set())
+    if flat.get("cell.perfect"):
+        without = without | _BUDGET | {"cell.snr_db", "cell.fading"}
+    elif flat.get("cell.snr_db") is not None:
+        without = without | _BUDGET
     for key, name in _FACTS.items():
         values = [run.flat.get(key) for run in runs]
-        if values[0] not in (None, "none") and all(value == values[0] for value in values):
-            value = values[0] / 1e3 if key == "cell.bandwidth_hz" else values[0]
-            facts.append((name, format_value(value)))
+        if key in without or values[0] in (None, "none") or any(value != values[0] for value in values):
+            continue
+        value = values[0]
+        if key == "cell.bandwidth_hz":
+            value = value / 1e3
+        elif key == "data.participation":
+            value = "all" if value == 1 else f"{100 * value:g} %"
+        facts.append((name, format_value(value)))
+    if flat.get("cell.perfect") and all(run.flat.get("cell.perfect") for run in runs):
+        facts.append(("links", "perfect"))
     levels = [record["snr_db"] for run in runs for record in run.metrics if _is_snr(record.get("snr_db"))]
     if levels:
         low, middle, high = (
@@ -134,9 +164,11 @@ def _legend(groups: Sequence[Group]) -> str:
     items = []
     for index, (group, style) in enumerate(zip(groups, group_styles(groups))):
         apart = [
-            f"{key.rpartition('.')[2]} {format_value(row[index])}"
+            setting_text(key, row[index])
             for key, row in differing.items()
-            if row[index] is not None and format_value(row[index]) != group.label
+            if row[index] is not None
+            and format_value(row[index]) != group.label
+            and setting_text(key, row[index]) not in group.label  # two of one name tell them there
         ]
         note = f"<small>{escape(', '.join(apart))}</small>" if apart else ""
         if not group.rounds[0]:
@@ -154,8 +186,9 @@ def _curve_note(groups: Sequence[Group]) -> str:
     )
     if window > 1:
         parts.append(f"Training loss, error and cosine are trailing means over {window} rounds.")
-    if any(group.values("last_accuracy") for group in groups):
-        parts.append("Dotted: the goals of 90 % accuracy and of training loss 1.")
+    goals = [words for name, words in _GOALS.items() if name in goals_shown(groups)]
+    if goals:
+        parts.append(f"The thin dotted line is the goal of {' and '.join(goals)}.")
     return " ".join(parts)
 
 
@@ -188,7 +221,7 @@ def _theory(groups: Sequence[Group]) -> str:
     rows = theory_rows(groups)
     lines = [
         f"<tr><th scope=row>{escape(row.label)}</th><td>{row.measured:.3f}</td><td>{row.predicted:.3f}</td>"
-        f"<td>{_text(f'{100 * row.excess:+.0f} %'.replace('-', '−'))}</td></tr>"
+        f"<td>{_text(_signed(row.excess))}</td></tr>"
         for row in rows
     ]
     head = "".join(f"<th scope=col>{word}</th>" for word in ("error", "measured", "predicted", "difference"))
@@ -202,13 +235,33 @@ def _theory(groups: Sequence[Group]) -> str:
 
 def _rerun(groups: Sequence[Group]) -> str:
     """A command a run, and one for this file."""
-    configs = [run.path / "config.toml" for group in groups for run in group.runs]
-    lines = [f"signfade run {shlex.quote(config.as_posix())} --out again" for config in configs]
+    lines = [
+        f"signfade run {shlex.quote((run.path / 'config.toml').as_posix())} --out {shlex.quote(out)}"
+        for run, out in _again(groups)
+    ]
     lines.append("signfade report again -o report.html")
     summaries = [run.summary for group in groups for run in group.runs if run.summary is not None]
     versions = sorted({str(summary["version"]) for summary in summaries if "version" in summary})
     made = f"<p class=note>Made with signfade {escape(', '.join(versions))}.</p>" if versions else ""
     return f"<pre>{escape(chr(10).join(lines))}</pre>{made}"
+
+
+def _again(groups: Sequence[Group]) -> list[tuple[Run, str]]:
+    """The runs, each with a folder of its own to be run in again."""
+    found: dict[str, Run] = {}
+    for group in groups:
+        for run in group.runs:
+            first = name = f"again/{folder_name(group.runs[0].label)}-{run.seed}"
+            number = 2
+            while name in found:
+                name, number = f"{first}-{number}", number + 1
+            found[name] = run
+    return [(run, name) for name, run in found.items()]
+
+
+def _signed(excess: float) -> str:
+    """A difference in per cent; none has no sign."""
+    return f"{100 * excess:+.0f} %".replace("-", "−") if round(100 * excess) else "0 %"
 
 
 def _configs(groups: Sequence[Group]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from signfade.lab.folder import FolderError
+from signfade.lab.folder import FolderError, why
 
 __all__ = [
     "GRID",
@@ -137,7 +137,7 @@ def save_figure(figure: Figure, stem: str | Path, formats: Sequence[str] = ("png
             with figure_style():
                 figure.savefig(path, format=suffix, metadata=metadata)
     except OSError as error:
-        raise FolderError(f"cannot write the figure {stem}: {error.strerror or error}") from error
+        raise FolderError(f"cannot write the figure {paths[0]}: {why(error)}") from error
     return paths
 
 
@@ -160,7 +160,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: _LONG.sub(_shorter, tag[0]), svg)  # not the numbers people read
     svg = re.sub(r"font: (bold )?([\d.]+)px [^;\"]*", r"font: \1\2px var(--sans)", svg)
     used = set(re.findall(r"(?:#)([\w-]+)(?=[\")])", svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
@@ -170,6 +170,13 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     box = re.search(r'viewBox="[^"]*"', svg)
     head = f'<svg {box[0] if box else ""} role="img" aria-label="{description}">'
     return head + svg[svg.index(">") + 1 :].strip()
+
+
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+
+
+def _shorter(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 _MARKER_PATHS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from signfade import __version__
@@ -61,7 +62,9 @@ def summarise(
         version: of the program that ran it.
 
     Returns:
-        The keys of summary.json in order. `diverged_at` is the first round in which something was not finite.
+        The keys of summary.json in order. `median_nmse` is the error of the estimates, squared and over the
+        energy of the true sum, and `median_nmse_theory` what was predicted of it. `diverged_at` is the first
+        round in which something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
@@ -87,6 +90,9 @@ def summarise(
         "best_test_loss": min(excess, default=None),
         "last_test_loss": excess[-1] if excess else None,
         "last_train_loss": last.get("train_loss"),
+        "median_nmse": _median(metrics, "nmse"),
+        "median_nmse_theory": _median(metrics, "nmse_theory"),
+        "median_cosine": _median(metrics, "cosine"),
         "rounds_to_loss_1": loss_goal and loss_goal["round"],
         "rounds_to_accuracy_09": accuracy_goal and accuracy_goal["round"],
         "uplink_bits_to_loss_1": loss_goal and loss_goal.get("uplink_bits"),
@@ -100,3 +106,9 @@ def summarise(
         "version": version,
         "smoothing": SMOOTHING,
     }
+
+
+def _median(metrics: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Over rounds: one deep fade can make the error of a single round arbitrarily large."""
+    values = [m[key] for m in metrics if m.get(key) is not None]
+    return float(median(values)) if values else None

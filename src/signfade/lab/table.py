@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -43,7 +44,7 @@ def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) ->
 
     Args:
         values: one a seed.
-        digits: after the point; numbers too small or too large for them are written with an exponent.
+        digits: after the point; numbers too small for them get as many significant ones, large ones four.
         scale: what to multiply with first, such as 100 for per cent.
 
     Example:
@@ -53,8 +54,14 @@ def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) ->
     if not values:
         return _DASH
     centre = mean(values) * scale
-    plain = centre == 0 or 10.0**-digits * 5 <= abs(centre) < 1e6
-    style = f".{digits}f" if plain else ".2e"
+    size = abs(centre)
+    if size == 0 or 10.0**-digits * 5 <= size < 10 ** (5 - digits):
+        style = f".{digits}f"
+    elif 1e-4 <= size < 1e6:  # as many figures as tell something
+        figures = digits if size < 1 else 4
+        style = f".{max(0, figures - math.floor(math.log10(size)) - 1)}f"
+    else:
+        style = ".2e"
     text = f"{centre:{style}}"
     if len(values) > 1 and stdev(values) > 0:  # bits sent are the same for every seed
         text += f" ± {stdev(values) * abs(scale):{style}}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import textwrap
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -32,8 +33,16 @@ def toml_value(value: Any) -> str:
     raise ValueError(f"value must be a number, a string, true, false or a list of them; got {value!r}")
 
 
+def _choices(field: FieldInfo) -> str:
+    """The words that a key takes, unless its description names them all."""
+    words = [word for word in get_args(field.annotation) if isinstance(word, str)]
+    named = field.description or ""
+    return "" if all(word in named for word in words) else f"; one of {', '.join(words)}"
+
+
 def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
-    lines = [f"# {field.description}"] if comments and field.description else []
+    told = f"{field.description or ''}{_choices(field)}" if comments else ""
+    lines = [f"# {line}" for line in textwrap.wrap(told, 96, break_long_words=False, break_on_hyphens=False)]
     if value is not None:
         return [*lines, f"{name} = {toml_value(value)}"]
     if field.default is not None:  # null is not the default, so it has to be said, by its word

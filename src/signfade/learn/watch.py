@@ -23,7 +23,7 @@ class LossWatch:
         >>> for round, loss in enumerate([2.3] * 5 + [0.2] * 5 + [2.3] * 5, start=1):
         ...     if warning := watch.look(loss, round):
         ...         print(warning)
-        the training loss rose to 1.46 in round 13 from 0.20: try a smaller server.step or server.clip
+        the training loss rose to 1.46 in round 13 from 0.2: try a smaller server.step or server.clip
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class LossWatch:
             return None
         self._warned = True
         return (
-            f"the training loss rose to {average:.2f} in round {round} from {self._lowest:.2f}: "
+            f"the training loss rose to {average:.3g} in round {round} from {self._lowest:.3g}: "
             "try a smaller server.step or server.clip"
         )
 
