@@ -48,8 +48,10 @@ def test_the_twin_settles_at_the_same_point() -> None:
         np.testing.assert_allclose(found[:, m].numpy(), expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("d", [6, 8, 10])
-@pytest.mark.parametrize(("factors", "noise"), [(2, 0.5), (10, 0.5), (3, 1.0)])
+@pytest.mark.parametrize(
+    ("d", "factors", "noise"),
+    [(6, 2, 0.5), (6, 10, 0.5), (7, 3, 0.2), (8, 2, 0.5), (8, 10, 0.5), (9, 3, 1.0), (10, 4, 0.5)],
+)
 def test_within_two_percent_of_exact(d: int, factors: int, noise: float) -> None:
     r = random_correlation(d, factors, noise, seed=d + factors)
     assert float(r.min()) < -0.2

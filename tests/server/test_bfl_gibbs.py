@@ -34,7 +34,7 @@ def test_one_variable_is_kappa_tanh() -> None:
 
 def test_error_bars_are_honest_and_shrink() -> None:
     """(estimate - truth)/error is about standard over many coordinates; 4 times the sweeps halve it."""
-    devices, size = 6, 400
+    devices, size = 6, 200
     shared, private = torch.full((devices,), 0.6), torch.full((devices,), 0.8)
     covariance = shared[:, None] * shared[None, :] + torch.diag(private**2)
     h, sigma2 = torch.ones(devices), torch.full((devices,), 0.7)
@@ -45,8 +45,8 @@ def test_error_bars_are_honest_and_shrink() -> None:
     for sweeps in (1000, 4000):
         found, error = gibbs_bfl(y, h, sigma2, zero, covariance, sweeps=sweeps, seed=5)
         score = (found - truth) / error
-        # Student with 19 degrees of freedom: variance 19/17, known from 400 to about 8 %.
-        assert float(score.square().mean()) == pytest.approx(19 / 17, rel=0.35)
+        # Student with 19 degrees of freedom: variance 19/17, known from 200 to about 11 %.
+        assert float(score.square().mean()) == pytest.approx(19 / 17, rel=0.45)
         assert abs(float(score.mean())) < 5 / size**0.5
         errors.append(float(error.square().mean().sqrt()))
     assert errors[1] == pytest.approx(errors[0] / 2, rel=0.15)

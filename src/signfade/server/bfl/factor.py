@@ -174,23 +174,32 @@ def fit_factor(correlation: Tensor | LowRank) -> Tensor:
     Reference:
         docs/bfl.md.
     """
-    low = correlation if isinstance(correlation, LowRank) else None
-    matrix = torch.empty(0) if low else check_correlation(correlation, len(correlation))  # type: ignore[arg-type]
-    devices = len(correlation)
-    loadings = torch.zeros(devices, dtype=torch.float64)
+    if isinstance(correlation, LowRank):
+        return _leading_factor(correlation, torch.full((len(correlation),), 0.5).double())
+    matrix = check_correlation(correlation, len(correlation))
+    off = matrix - torch.eye(len(matrix), dtype=torch.float64)
     # The largest correlation of each device is a first guess of what it shares.
-    filled = torch.full_like(loadings, 0.5)
-    if low is None and devices > 1:
-        filled = (matrix - torch.eye(devices, dtype=torch.float64)).abs().amax(dim=1)
+    return _leading_factor(matrix, off.abs().amax(dim=1))
+
+
+def _leading_factor(matrix: Tensor | LowRank, filled: Tensor) -> Tensor:
+    """Fill the diagonal, take the leading eigenvector, and again, until nothing moves."""
+    devices = len(matrix)
+    loadings = torch.zeros(devices, dtype=torch.float64)
     for sweep in range(200 if devices > 1 else 0):
-        diagonal = (filled - 1)[:, None]
+        change = filled - 1
+        if isinstance(matrix, LowRank):
+            low = matrix
 
-        def times(x: Tensor, diagonal: Tensor = diagonal) -> Tensor:
-            return (low.times(x) if low else matrix @ x) + diagonal * x
+            def times(x: Tensor, change: Tensor = change, low: LowRank = low) -> Tensor:
+                return low.times(x) + change[:, None] * x
 
-        start = loadings[:, None] if sweep else None
-        vectors, values = leading(times, devices, 1, 8 if sweep == 0 else 3, start)
-        new = (vectors[:, 0] * values[0].clamp_min(0.0).sqrt()).clamp(-0.9999, 0.9999)
+            vectors, values = leading(times, devices, 1, 8 if sweep == 0 else 3, loadings[:, None])
+            top, vector = values[0], vectors[:, 0]
+        else:
+            values, vectors = torch.linalg.eigh(matrix + torch.diag(change))
+            top, vector = values[-1], vectors[:, -1]
+        new = (vector * top.clamp_min(0.0).sqrt()).clamp(-0.9999, 0.9999)
         new = new if float(new @ loadings) >= 0 else -new
         settled = float((new - loadings).abs().max()) < 1e-9
         loadings, filled = new, new.square()
