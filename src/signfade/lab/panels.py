@@ -45,6 +45,13 @@ class Panel:
     scale: float = 1.0
     goal: float | None = None
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The values that the quantity can take: accuracy 0 to 100 %, cosine -1 to 1, the others from 0 up."""
+        if self.key == "test_accuracy":
+            return 0.0, self.scale
+        return (-1.0, 1.0) if self.key == "cosine" else (0.0, np.inf)
+
 
 PANELS: Mapping[str, Panel] = {
     "accuracy": Panel("Test accuracy (%)", "test_accuracy", scale=100, goal=100 * ACCURACY_GOAL),
@@ -164,9 +171,9 @@ def _draw(ax: Axes, groups: Sequence[Group], panel: Panel) -> None:
         measured = LineStyle(style.color, (), style.marker) if panel.predicted else style
         draw_line(ax, across, mean, measured, _shown(group.label))
         if group.seeds > 1:
-            ax.fill_between(
-                across, mean - deviation, mean + deviation, color=style.color, alpha=0.16, linewidth=0
-            )
+            low, high = panel.limits  # a band has no business where the quantity cannot be
+            band = np.clip(mean - deviation, low, high), np.clip(mean + deviation, low, high)
+            ax.fill_between(across, *band, color=style.color, alpha=0.16, linewidth=0)
         heights.append(mean)
         widths.append(across)
         if panel.predicted:
