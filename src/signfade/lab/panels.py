@@ -47,7 +47,7 @@ class Panel:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The values that the quantity can take: accuracy 0 to 100 %, cosine -1 to 1, the others from 0 up."""
+        """What the quantity can be: accuracy 0 to 100 %, cosine -1 to 1, the others from 0 up."""
         if self.key == "test_accuracy":
             return 0.0, self.scale
         return (-1.0, 1.0) if self.key == "cosine" else (0.0, np.inf)
