@@ -196,6 +196,14 @@ def test_finding_names_the_best_and_by_how_much() -> None:
     )
 
 
+def test_finding_is_careful_with_one_seed() -> None:
+    close = [accuracy("a", 0.92), accuracy("b", 0.925), accuracy("ideal", 0.91, aggregator="ideal")]
+    assert finding(close).endswith(
+        "0.5 points above a; it is 1.5 points above ideal, the run without a radio. "
+        "With one seed, a point or two may be chance."
+    )
+
+
 def test_finding_does_not_call_noise_a_lead() -> None:
     close = [accuracy("a", 0.90, 0.94), accuracy("b", 0.91, 0.95)]
     assert ", level with a (means over 2 seeds)." in finding(close)

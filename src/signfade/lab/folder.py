@@ -236,6 +236,15 @@ class RunFolder:
             raise FolderError(f"{self.path} is damaged: its summary.json is not a JSON object")
         return summary
 
+    def failure(self) -> str | None:
+        """Return why the run failed when it was last played, None if it did not."""
+        with self._speaking("read"):
+            log = (
+                self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
+            )
+        *_, last = log.splitlines() or [""]
+        return last.partition(" failed: ")[2] or None
+
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, round: int, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -41,6 +41,7 @@ class Run:
     config: dict[str, Any]
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
+    failure: str | None = None
 
     @cached_property
     def flat(self) -> dict[str, Any]:
@@ -160,9 +161,9 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         FolderError: no run there, or a damaged one, in one sentence.
     """
     folder = RunFolder(path)
-    return Run(
-        folder.path, folder.config_text(), folder.config(), folder.read_metrics(), folder.read_summary()
-    )
+    summary = folder.read_summary()
+    failure = None if summary is not None else folder.failure()
+    return Run(folder.path, folder.config_text(), folder.config(), folder.read_metrics(), summary, failure)
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -250,7 +251,7 @@ def _title(members: tuple[Run, ...], groups: Sequence[tuple[Run, ...]]) -> str:
     others = [other[0].settings for other in groups if other[0].label == run.label]
     keys = [key for key in run.settings if any(other.get(key) != run.settings[key] for other in others)]
     parts = [setting_text(key, run.settings[key]) for key in keys]
-    parts += [] if run.finished else ["unfinished"]
+    parts += [] if run.finished else ["unfinished" if run.failure is None else "failed"]
     return run.label + (f" ({', '.join(parts)})" if parts else "")
 
 

@@ -171,8 +171,11 @@ def _rounds_to(group: Group, key: str) -> str:
 
 
 def _notes(group: Group) -> list[str]:
+    failed = [
+        f"{group.label}, seed {run.seed}: {run.failure}." for run in group.runs if run.failure is not None
+    ]
     diverged = [run for run in group.runs if run.numbers.get("diverged_at") is not None]
-    return [
+    return failed + [
         f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
         for run in diverged
     ]

@@ -36,13 +36,13 @@ def finding(groups: Sequence[Group]) -> str:
     bound = next((group for group in rivals if group.ideal and group is not best), None)
     if bound is not None and key == "last_accuracy":
         gap = 100 * (_mean(bound, key) - _mean(best, key))
-        side = "below" if gap >= 0 else "above"
-        sentence += f"; it is {abs(gap):.1f} points {side} {bound.label}, the bound without a radio"
+        side = f"below {bound.label}, the bound" if gap >= 0 else f"above {bound.label}, the run"
+        sentence += f"; it is {abs(gap):.1f} points {side} without a radio"
     elif not others and key == "last_accuracy":
         sentence += _speed(best)
     seeds = {group.seeds for group in rivals}
     note = f" (means over {max(seeds)} seeds)" if len(seeds) == 1 and seeds != {1} else ""
-    return sentence + note + "." + _unfinished(left)
+    return sentence + note + "." + _chance(best, rivals, key) + _unfinished(left)
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,14 @@ def _level(one: Group, two: Group, key: str) -> bool:
     spreads = [stdev(values) for values in (one.values(key), two.values(key)) if len(values) > 1]
     pooled = (sum(s * s for s in spreads) / len(spreads)) ** 0.5 if spreads else 0.0
     return abs(_mean(one, key) - _mean(two, key)) <= pooled
+
+
+def _chance(best: Group, rivals: Sequence[Group], key: str) -> str:
+    """A word of caution where one seed each is close."""
+    if key != "last_accuracy" or any(group.seeds > 1 for group in rivals):
+        return ""
+    gaps = [abs(_mean(best, key) - _mean(group, key)) for group in rivals if group is not best]
+    return " With one seed, a point or two may be chance." if min(gaps, default=1.0) < 0.0195 else ""
 
 
 def _speed(group: Group) -> str:
