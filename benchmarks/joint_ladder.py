@@ -22,7 +22,15 @@ from torch import Tensor
 from signfade import theory
 from signfade.device import sign
 from signfade.server import majority_vote, sbfl
-from signfade.server.bfl import bfl, factor_bfl, fit_factor, joint_blmmse, learn_correlation, private_part
+from signfade.server.bfl import (
+    bfl,
+    factor_bfl,
+    fit_factor,
+    joint_blmmse,
+    joint_sbfl,
+    learn_correlation,
+    private_part,
+)
 from signfade.uplink import transmit
 
 SCALE = math.sqrt(2 / math.pi)
@@ -37,7 +45,7 @@ SWEEPS = {
     ],
 }
 AXIS = {"correlation": 1, "mean SNR in dB": 2, "devices": 0}
-RULES = ("vote", "sbfl, published", "sbfl", "joint blmmse", "ep", "factor")
+RULES = ("vote", "sbfl, published", "sbfl", "joint blmmse", "joint sbfl", "ep", "factor")
 
 
 def draw(devices: int, value: float, decibel: float, size: int, seed: int) -> tuple[Tensor, ...]:
@@ -61,12 +69,13 @@ def draw(devices: int, value: float, decibel: float, size: int, seed: int) -> tu
 
 
 def joint(y: Tensor, h: Tensor, sigma2: Tensor, correlation: Tensor) -> dict[str, Tensor]:
-    """The three joint rules with a given correlation."""
-    zero = torch.zeros(len(h))
+    """The joint rules with a given correlation."""
+    zero, scale = torch.zeros(len(h)), torch.full((len(h),), SCALE)
     loading = fit_factor(correlation)
     private = private_part(torch.ones_like(loading), loading)
     return {
-        "joint blmmse": joint_blmmse(y, h, sigma2, zero, torch.full((len(h),), SCALE), correlation),
+        "joint blmmse": joint_blmmse(y, h, sigma2, zero, scale, correlation),
+        "joint sbfl": joint_sbfl(y, h, sigma2, zero, scale, correlation),
         "ep": bfl(y, h, sigma2, zero, correlation, method="ep"),
         "factor": factor_bfl(y, h, sigma2, zero, loading, private),
     }
@@ -122,8 +131,9 @@ def draw_figure(results: dict[str, list[dict[str, float]]], path: Path) -> None:
         "vote": "#8c8c8c",
         "sbfl, published": "#c9a227",
         "sbfl": "#d1495b",
-        "joint blmmse": "#2e86ab",
-        "ep": "#6a4c93",
+        "joint blmmse": "#74b3d8",
+        "joint sbfl": "#1d4e89",
+        "ep": "#7b2d8b",
         "factor": "#2a9d5c",
     }
     labels = {
@@ -131,6 +141,7 @@ def draw_figure(results: dict[str, list[dict[str, float]]], path: Path) -> None:
         "sbfl, published": "SBFL as published",
         "sbfl": "SBFL corrected",
         "joint blmmse": "joint linear",
+        "joint sbfl": "joint SBFL (soft bits)",
         "ep": "joint EP",
         "factor": "joint factor (exact here)",
     }
@@ -171,7 +182,8 @@ def draw_figure(results: dict[str, list[dict[str, float]]], path: Path) -> None:
             panel.minorticks_off()
     # Stretched around zero, where devices begin to cancel.
     axes[0].set_xscale("function", functions=(lambda x: np.arcsinh(x / 0.04), lambda u: 0.04 * np.sinh(u)))
-    ticks = (-0.04, -0.02, 0.0, 0.03, 0.1, 0.3, 0.9)
+    ticks = (-0.04, 0.0, 0.03, 0.1, 0.3, 0.9)
+    axes[0].set_xlim(-0.06, 1.2)
     axes[0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes[0].minorticks_off()
     axes[0].axvline(0, color="#bbbbbb", lw=0.6, zorder=1)
@@ -182,7 +194,7 @@ def draw_figure(results: dict[str, list[dict[str, float]]], path: Path) -> None:
     names.append("correlation learned from the air")
     handles.append(pyplot.Line2D([], [], marker="+", ls="", color="#444444", ms=7))
     names.append("theory")
-    figure.legend(handles, names, loc="lower center", ncol=4, frameon=False, fontsize=9.5)
+    figure.legend(handles, names, loc="lower center", ncol=5, frameon=False, fontsize=9.5)
     figure.tight_layout(rect=(0, 0.13, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

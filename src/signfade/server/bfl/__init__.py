@@ -14,6 +14,7 @@ from signfade.server.bfl.gibbs import gibbs_means
 from signfade.server.bfl.linear import joint_blmmse, joint_gain, joint_weights
 from signfade.server.bfl.lowrank import LowRank
 from signfade.server.bfl.posterior import bfl, device_bfl, gibbs_bfl
+from signfade.server.bfl.soft import joint_sbfl, joint_sbfl_gain, joint_sbfl_weights
 
 __all__ = [
     "CorrelationState",
@@ -31,6 +32,9 @@ __all__ = [
     "initial_correlation",
     "joint_blmmse",
     "joint_gain",
+    "joint_sbfl",
+    "joint_sbfl_gain",
+    "joint_sbfl_weights",
     "joint_weights",
     "learn_correlation",
     "learn_low_rank",

@@ -8,27 +8,20 @@ coordinate (after `signfade.device.rotate` they are). By Bussgang and the arcsin
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
 from signfade.server.bfl._inputs import (
-    check_correlation,
     check_devices,
     check_gains,
     check_link,
     check_result,
-    check_scale,
     mean_term,
     weighted_rows,
 )
-from signfade.server.bfl.lowrank import LowRank, solve_low_rank
+from signfade.server.bfl._normal import solve_joint
+from signfade.server.bfl.lowrank import LowRank
 
 __all__ = ["joint_blmmse", "joint_gain", "joint_weights"]
-
-# Added to the diagonal of Cov(y), scaled to ones: noiseless devices with equal gradients make it singular.
-_RIDGE = 1e-9
 
 
 def joint_blmmse(
@@ -61,6 +54,7 @@ def joint_blmmse(
         ValueError: Shapes that do not match, or a correlation matrix that is not one.
 
     Example:
+        >>> import torch
         >>> one = torch.ones(2)
         >>> y = torch.tensor([[0.8, -0.4], [0.6, 0.2]])
         >>> joint_blmmse(y, one, one, 0 * one, one, torch.tensor([[1.0, 0.9], [0.9, 1.0]]))
@@ -90,6 +84,7 @@ def joint_weights(
         `w = Cov(y)^-1 c`, float64 `[K]`.
 
     Example:
+        >>> import torch
         >>> one = torch.ones(2)
         >>> joint_weights(one, one, one, torch.eye(2))  # independent devices: h/(h**2 + sigma2)
         tensor([0.5000, 0.5000], dtype=torch.float64)
@@ -97,15 +92,7 @@ def joint_weights(
     Reference:
         Section IV-B.1, jointly over devices; docs/bfl.md.
     """
-    power, shared, target = _normal_equations(h, sigma2, scale, correlation, weights)
-    if isinstance(correlation, LowRank):
-        solution = solve_low_rank(correlation, shared, target, _RIDGE)
-    else:
-        bits = (2 / math.pi) * torch.asin(check_correlation(correlation, len(h)))
-        matrix = bits * shared[:, None] * shared[None, :]
-        matrix.fill_diagonal_(1 + _RIDGE)
-        solution = torch.linalg.solve(matrix, target)
-    return torch.where(power == 0, torch.zeros_like(power), solution / power.clamp_min(1e-300).sqrt())
+    return solve_joint(*_moments(h, sigma2), scale, correlation, weights)[0]
 
 
 def joint_gain(
@@ -127,6 +114,7 @@ def joint_gain(
         A number from 0 to 1; 0 where the sum has no variance.
 
     Example:
+        >>> import torch
         >>> one = torch.ones(2)
         >>> round(joint_gain(one, one, one, torch.eye(2)), 4)  # (2/pi) * gamma/(1 + gamma)
         0.3183
@@ -134,34 +122,11 @@ def joint_gain(
     Reference:
         docs/bfl.md, "Undoing the shrinkage".
     """
-    combine = joint_weights(h, sigma2, scale, correlation, weights)
-    power, _, target = _normal_equations(h, sigma2, scale, correlation, weights)
-    std = math.sqrt(math.pi / 2) * _alpha(weights, len(h)) * scale.detach().double().cpu()
-    variance = float(std @ _times(correlation, std))
-    explained = float(combine @ (target * power.sqrt()))
-    return min(1.0, max(0.0, explained / variance)) if variance > 0 else 0.0
+    return solve_joint(*_moments(h, sigma2), scale, correlation, weights)[1]
 
 
-def _alpha(weights: Tensor | None, devices: int) -> Tensor:
-    return torch.ones(devices, dtype=torch.float64) if weights is None else weights.detach().double().cpu()
-
-
-def _times(correlation: Tensor | LowRank, vector: Tensor) -> Tensor:
-    if isinstance(correlation, LowRank):
-        return correlation.times(vector)
-    return check_correlation(correlation, len(vector)) @ vector
-
-
-def _normal_equations(
-    h: Tensor, sigma2: Tensor, scale: Tensor, correlation: Tensor | LowRank, weights: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `E[y**2]`, `h/sqrt(E[y**2])`, `c/sqrt(E[y**2])`: scaled so, 60 and -60 dB are not special."""
-    devices = len(h)
-    check_gains(h, sigma2, devices)
-    check_scale(scale, devices)
-    check_devices(None, weights, devices, 0)
-    gain, noise = h.detach().double().cpu(), sigma2.detach().double().cpu()
-    power = gain.square() + noise
-    shared = torch.where(power == 0, torch.zeros_like(power), gain / power.clamp_min(1e-300).sqrt())
-    sums = _times(correlation, _alpha(weights, devices) * scale.detach().double().cpu())
-    return power, shared, shared * sums
+def _moments(h: Tensor, sigma2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `E[s*y]` and `E[y**2]`, `[K]`."""
+    check_gains(h, sigma2, len(h))
+    gain = h.detach().double().cpu()
+    return gain, gain.square() + sigma2.detach().double().cpu()

@@ -1,0 +1,135 @@
+"""The best sum of soft bits when devices are correlated: almost the joint posterior, at the price of `sbfl`.
+
+Signal model as in `signfade.server.bfl.linear`. A link is best summed up by its soft bit `tanh(l)`,
+`l = h*y/sigma2`, and devices are best combined by weights that know their correlation: do both. With
+`rho_k = E[tanh(l_k)**2]`, which is also `E[s_k * tanh(l_k)]`, `Cov(g_k, tanh(l_j)) = scale_k * r_kj * rho_j`
+and off the diagonal `Cov(tanh(l_k), tanh(l_j)) = (2/pi) * arcsin(r_kj) * rho_k * rho_j`. For independent
+devices the weights are the scales, and the rule is `sbfl`. Told the true correlation it is never worse than
+`sbfl` or `joint_blmmse`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from signfade.server.bfl._inputs import (
+    check_devices,
+    check_gains,
+    check_link,
+    mean_term,
+    weighted_rows,
+)
+from signfade.server.bfl._normal import solve_joint
+from signfade.server.bfl.lowrank import LowRank
+from signfade.uplink.channel import half_llr
+
+__all__ = ["joint_sbfl", "joint_sbfl_gain", "joint_sbfl_weights"]
+
+_Z = 0.05 * torch.arange(-180, 181, dtype=torch.float64)
+_BELL = torch.softmax(-_Z.square() / 2, dim=0)
+
+
+def joint_sbfl(
+    y: Tensor,
+    h: Tensor,
+    sigma2: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    correlation: Tensor | LowRank,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The best weighted sum of all devices' soft bits.
+
+    `ghat = sum_k alpha_k * mean_k + sum_k w_k * tanh(h_k * y_k / sigma2_k)`
+
+    Args:
+        y: Received signals, `[K, M]`.
+        h: Channel gains, `[K]`. A device with gain zero is estimated from the others.
+        sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
+        mean: Mean of each device's gradient, `[K]` or `[K, M]`.
+        scale: `E|g - mean|` of each device, `[K]`.
+        correlation: Correlation between the devices' gradients, `[K, K]`, or a `LowRank` one.
+        weights: `alpha_k`, `[K]`; ones if None.
+
+    Returns:
+        The estimate of `sum_k alpha_k * g_k`, `[M]`. With the identity as correlation it is `sbfl`.
+
+    Raises:
+        ValueError: Shapes that do not match, or a correlation matrix that is not one.
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> y = torch.tensor([[0.8, -0.4], [0.6, 0.2]])
+        >>> joint_sbfl(y, one, one, 0 * one, one, torch.tensor([[1.0, 0.9], [0.9, 1.0]]))
+        tensor([ 1.6390, -0.2491])
+
+    Reference:
+        Propositions 1 and 2 together, jointly over devices; docs/bfl.md.
+    """
+    check_link(y, h, sigma2)
+    check_devices(mean, weights, *y.shape)
+    combine = joint_sbfl_weights(h, sigma2, scale, correlation, weights)
+    soft = torch.tanh(half_llr(y.detach(), h, sigma2))
+    return weighted_rows(soft, combine) + mean_term(mean, weights, y)
+
+
+def joint_sbfl_weights(
+    h: Tensor,
+    sigma2: Tensor,
+    scale: Tensor,
+    correlation: Tensor | LowRank,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The K numbers of `joint_sbfl`: the estimate of the centred sum is `sum_k w_k * tanh(l_k)`.
+
+    They take the place of the scales in `sbfl`, so whatever computes `sbfl` computes this. Some may be
+    negative.
+
+    Arguments as in `joint_sbfl`.
+
+    Returns:
+        float64 `[K]`.
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> joint_sbfl_weights(one, one, one, torch.eye(2))
+        tensor([1.0000, 1.0000], dtype=torch.float64)
+
+    Reference:
+        docs/bfl.md.
+    """
+    rho = _rho(h, sigma2)
+    return solve_joint(rho, rho, scale, correlation, weights)[0]
+
+
+def joint_sbfl_gain(
+    h: Tensor,
+    sigma2: Tensor,
+    scale: Tensor,
+    correlation: Tensor | LowRank,
+    weights: Tensor | None = None,
+) -> float:
+    """By how much `joint_sbfl` shrinks the sum on average; one minus it is its normalised error.
+
+    Arguments as in `joint_sbfl_weights`; see `joint_gain`.
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> round(joint_sbfl_gain(one, one, one, torch.eye(2)), 4)  # (2/pi) * rho(1)
+        0.3504
+
+    Reference:
+        docs/bfl.md, "Undoing the shrinkage".
+    """
+    rho = _rho(h, sigma2)
+    return solve_joint(rho, rho, scale, correlation, weights)[1]
+
+
+def _rho(h: Tensor, sigma2: Tensor) -> Tensor:
+    """`E[tanh(l)**2]`, float64 `[K]`; a trapezoidal sum over the noise, right to 1e-9."""
+    check_gains(h, sigma2, len(h))
+    power = h.detach().double().cpu().square()
+    gamma = torch.where(power == 0, torch.zeros_like(power), power / sigma2.detach().double().cpu())
+    gamma = gamma.clamp_max(1e3)[:, None]  # where one minus it is below exp(-500)
+    return torch.tanh(gamma + gamma.sqrt() * _Z).square() @ _BELL
