@@ -43,7 +43,7 @@ def standard_normal(
 
     `word(k, m) = Threefry2x32-20(keys[k], counter of m)`, `z = +-Phi^-1(1 - p/2)`, `p = (v + 1/2) / 2^31`
     with 31 bits v and one sign bit of the word. The quantile is read from a piecewise quadratic table: it is
-    within 5e-7 of the true one (2.5e-7 where |z| < 1) up to |z| = 6.338, a tail of 2^-33 a side.
+    within 5.2e-7 of the true one (2.5e-7 where |z| < 1) up to |z| = 6.338, a tail of 2^-33 a side.
     `method="exact"` spends 64 bits a number on the float64 quantile function (tail 2^-65, then float32).
 
     Args:
