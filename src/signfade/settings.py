@@ -135,7 +135,11 @@ class MethodSettings(_Section):
     rotation: Literal["none", "hadamard"] = Field(
         "none", description="hadamard: all devices rotate alike first, which makes the Gaussian prior true"
     )
-    joint: Literal["linear", "ep", "factor"] = Field("linear", description="how bfl computes its posterior")
+    joint: Literal["linear", "soft", "ep", "factor"] = Field(
+        "linear",
+        description="how bfl combines the devices: linear (signals), soft (soft bits, closer), ep "
+        "(all but exact, slower), factor (devices that share one direction)",
+    )
     correlation: Literal["learned", "genie"] = Field(
         "learned",
         description="bfl's correlation between devices: learned from what is received, or told by a genie",

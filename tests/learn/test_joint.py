@@ -32,6 +32,7 @@ def play(rounds: int = 12, **options: Any) -> tuple[Experiment, list[dict[str, A
         {"method__aggregator": "signsgd"},
         {"method__aggregator": "bfl"},
         {"method__aggregator": "bfl", "method__debias": True},
+        {"method__aggregator": "bfl", "method__joint": "soft", "method__debias": True},
         {"method__aggregator": "bfl", "method__joint": "ep"},
         {"method__aggregator": "bfl", "method__joint": "factor"},
         {"method__aggregator": "bfl", "method__correlation": "genie"},
@@ -60,11 +61,12 @@ def test_each_rung_is_at_or_below_the_one_before() -> None:
             "sbfl": {"method__aggregator": "sbfl"},
             "linear": {"method__aggregator": "bfl"},
             "told": {"method__aggregator": "bfl", "method__correlation": "genie"},
+            "soft": {"method__aggregator": "bfl", "method__joint": "soft"},
             "ep": {"method__aggregator": "bfl", "method__joint": "ep"},
         }.items()
     }
-    assert errors["ep"] < errors["linear"] < errors["vote"]
-    assert errors["ep"] < errors["sbfl"] < errors["vote"]
+    assert errors["ep"] < errors["soft"] < errors["linear"] < errors["vote"]
+    assert errors["soft"] < errors["sbfl"] < errors["vote"]
     assert errors["told"] < 1.02 * errors["linear"]
 
 

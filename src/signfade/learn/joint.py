@@ -1,4 +1,4 @@
-"""The joint posterior in training: the correlation is learned round by round, then one of three rules."""
+"""The joint posterior in training: the correlation is learned round by round, then one of four rules."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from signfade.server.bfl import (
     initial_correlation,
     joint_blmmse,
     joint_gain,
+    joint_sbfl,
+    joint_sbfl_gain,
     joint_weights,
     learn_low_rank,
     private_part,
@@ -68,7 +70,8 @@ class JointRule:
             debias: Whether the caller divides by the gain: the predicted error is then that of the quotient.
         """
         correlation = self._correlation(received, uplink.devices, uplink.correlation)
-        gain = joint_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
+        known_gain = joint_gain if self._method.joint == "linear" else joint_sbfl_gain
+        gain = known_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
         estimate = self._apply(received.y, received, correlation)
         factor = 1 / max(gain, SMALLEST_GAIN) if debias else 1.0
         return JointEstimate(estimate, gain, self._predict(uplink, received, correlation, factor))
@@ -79,8 +82,10 @@ class JointRule:
         mean, scale, weights = received.mean, received.scale, received.weights
         if self._method.joint == "linear":
             return joint_blmmse(y, *links, mean, scale, correlation, weights)
+        if self._method.joint == "soft":
+            return joint_sbfl(y, *links, mean, scale, correlation, weights)
         if isinstance(correlation, LowRank):
-            raise ValueError(f'method.joint must be "linear" for {len(received)} devices a round')
+            raise ValueError(f'method.joint must be "linear" or "soft" for {len(received)} devices a round')
         std = math.sqrt(math.pi / 2) * scale.double()
         if self._method.joint == "ep":
             covariance = correlation * std[:, None] * std[None, :]
