@@ -171,7 +171,7 @@ class MethodSettings(_Section):
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"aggregator": "sbfl", "form": "published"},
     "corrected": {"aggregator": "sbfl", "form": "corrected"},
-    "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "linear", "debias": True},
+    "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "soft", "debias": True},
 }
 
 
