@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "sbfl": {"aggregator": "sbfl"},
     "sbfl, 4-bit scalars, per layer": {"aggregator": "sbfl", "side_bits": 4, "scales": "layer"},
     "sbfl, rotated": {"aggregator": "sbfl", "rotation": "hadamard"},
-    "best (rotated, joint linear)": {"preset": "best"},
+    "best (rotated, joint soft bits)": {"preset": "best"},
 }
 
 
