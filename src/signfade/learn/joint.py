@@ -11,7 +11,7 @@ from torch import Tensor
 from signfade import theory
 from signfade.device import sign
 from signfade.keys import generator
-from signfade.learn.predict import SMALLEST_GAIN
+from signfade.learn.predict import debias_factor
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.learn.task import Devices
@@ -41,10 +41,10 @@ _TRIES = 4096
 
 
 class JointEstimate(NamedTuple):
-    """An estimate `[M]`, by how much it is known to shrink the sum, and its predicted normalised error."""
+    """An estimate `[M]`, the factor that undoes its shrinkage, and the predicted error of their product."""
 
     estimate: Tensor
-    gain: float
+    factor: float
     expected: float | None
 
 
@@ -60,21 +60,20 @@ class JointRule:
         self._method = method
         self._memory = initial_correlation(population) if population <= _REMEMBERED_DEVICES else None
 
-    def __call__(self, uplink: Uplink, received: Received, debias: bool) -> JointEstimate:
+    def __call__(self, uplink: Uplink, received: Received) -> JointEstimate:
         """Estimate the sum from what was received.
 
         Args:
             uplink: The round; its true correlation is told to the rule if the method says `"genie"`, and
                 predicts the error in any case.
             received: Its signals, links and priors.
-            debias: Whether the caller divides by the gain: the predicted error is then that of the quotient.
         """
         correlation = self._correlation(received, uplink.devices, uplink.correlation)
         known_gain = joint_gain if self._method.joint == "linear" else joint_sbfl_gain
         gain = known_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
         estimate = self._apply(received.y, received, correlation)
-        factor = 1 / max(gain, SMALLEST_GAIN) if debias else 1.0
-        return JointEstimate(estimate, gain, self._predict(uplink, received, correlation, factor))
+        factor = debias_factor(self._method, gain)
+        return JointEstimate(estimate, factor, self._predict(uplink, received, correlation, factor))
 
     def _apply(self, y: Tensor, received: Received, correlation: Tensor | LowRank) -> Tensor:
         """Read signals `[K, M]`, those of the round or others over the same links."""

@@ -11,7 +11,7 @@ from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.settings import MethodSettings
 
-__all__ = ["SMALLEST_GAIN", "known_gain", "predicted_error"]
+__all__ = ["debias_factor", "known_gain", "predicted_error"]
 
 # Dividing by a smaller gain than this would amplify noise more than it restores the step.
 SMALLEST_GAIN = 0.15
@@ -66,6 +66,11 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
     )
     counts = np.array(received.segments, dtype=np.float64)
     return float(alpha.double().numpy() ** 2 @ error @ counts / energy)
+
+
+def debias_factor(method: MethodSettings, gain: float) -> float:
+    """Return what an estimate with a known gain is multiplied by: the gain undone, if the method says so."""
+    return 1 / max(gain, SMALLEST_GAIN) if method.debias else 1.0
 
 
 def known_gain(method: MethodSettings, received: Received) -> float:

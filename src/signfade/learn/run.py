@@ -14,7 +14,7 @@ from signfade.learn.cell import CellPlan, make_cell
 from signfade.learn.classify import one_thread
 from signfade.learn.encode import Encoder
 from signfade.learn.joint import JointRule
-from signfade.learn.predict import SMALLEST_GAIN, known_gain, predicted_error
+from signfade.learn.predict import debias_factor, known_gain, predicted_error
 from signfade.learn.round import Diverged, Uplink, choose_devices, collect, rotate_back
 from signfade.learn.rules import find_rule
 from signfade.learn.step import make_step
@@ -147,12 +147,11 @@ class Experiment:
         if received is None:
             return uplink.truth, 0.0
         if self._joint is not None:
-            estimate, gain, expected = self._joint(uplink, received, method.debias)
-            factor = 1 / max(gain, SMALLEST_GAIN) if method.debias else 1.0
+            estimate, factor, expected = self._joint(uplink, received)
         else:
             assert self._rule is not None
             estimate = self._rule(received)
-            factor = 1 / max(known_gain(method, received), SMALLEST_GAIN) if method.debias else 1.0
+            factor = debias_factor(method, known_gain(method, received))
             expected = predicted_error(method, uplink, factor)
         if factor != 1:  # the means were told: only what was estimated about them is shrunk
             known = received.weights @ received.mean
