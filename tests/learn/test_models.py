@@ -65,8 +65,16 @@ def test_what_cannot_be_built_is_named(name: str, shape: tuple[int, ...], messag
         build_model(name, shape, 3, seed=0)
 
 
-def test_a_broken_import_keeps_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_package_anywhere", "no_such_package_anywhere"),
+        ("def net(:", "SyntaxError: invalid syntax"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_broken_import_keeps_its_reason(tmp_path: Path, text: str, reason: str) -> None:
     file = tmp_path / "broken.py"
-    file.write_text("import no_such_package_anywhere\n")
-    with pytest.raises(ValueError, match="no_such_package_anywhere"):
+    file.write_text(f"{text}\n")
+    with pytest.raises(ValueError, match=rf"cannot import .*broken\.py.*{reason}"):
         load_function(f"{file}:net")

@@ -36,7 +36,10 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         predicted = summary.get("median_nmse_theory")
         against = "" if predicted is None else f" (predicted {predicted:.3f})"
         parts.append(f"median error {summary['median_nmse']:.3f}{against}")
-    parts.append(f"{summary.get('rounds')} rounds in {duration(summary.get('seconds') or 0.0)}")
+    rounds = summary.get("rounds")
+    parts.append(
+        f"{rounds} {'round' if rounds == 1 else 'rounds'} in {duration(summary.get('seconds') or 0.0)}"
+    )
     if summary.get("uplink_bits") is not None:
         parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit in all")
     return f"{summary.get('name')}, {summary.get('method')}, seed {summary.get('seed')}: {', '.join(parts)}"

@@ -36,13 +36,14 @@ def load_function(path: str) -> Callable[..., Any]:
         5.0
 
     Raises:
-        ValueError: The module cannot be found, or has no such function.
+        ValueError: The module cannot be found or loaded, or has no such function.
     """
     where, _, name = path.rpartition(":")
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except (ImportError, OSError) as error:
-        raise ValueError(f"cannot import {where!r} for {path!r}: {error}") from error
+    except Exception as error:  # whatever its author wrote
+        kind = "" if isinstance(error, ImportError | OSError) else f"{type(error).__name__}: "
+        raise ValueError(f"cannot import {where!r} for {path!r}: {kind}{error}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{where!r} has no function {name!r}, needed for {path!r}")
