@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import torch
 from signfade.device import rotated_size, spread
 from signfade.learn import Experiment, RunFailed
 from signfade.learn import round as round_module
+from signfade.learn.predict import SMALLEST_GAIN, known_gain
+from signfade.learn.received import Received
 from signfade.learn.round import choose_devices
 from signfade.learn.synthetic import GaussianTask
 from signfade.learn.task import Devices, LocalGradients
+from signfade.uplink import Link
 
 from .conftest import settings
 
@@ -42,6 +46,29 @@ def test_measured_errors_agree_with_theory_where_gradients_are_gaussian(aggregat
             data__size=4000,
             method__aggregator=aggregator,
             method__form=form,
+            cell__snr_db=5.0,
+        )
+    )
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(rounds)
+
+
+@pytest.mark.parametrize("aggregator", ["signsgd", "sbfl", "high_snr"])
+@pytest.mark.parametrize("prior", ["gaussian", "empirical"])
+def test_theory_knows_weights_participation_and_coarse_scalars(aggregator: str, prior: str) -> None:
+    """Two bits for scales of which some are beyond the quantiser's range, and a few devices at a time."""
+    rounds = 30
+    experiment = Experiment(
+        settings(
+            rounds=rounds,
+            data__name="gaussian",
+            data__size=4000,
+            data__participation=0.5,
+            method__aggregator=aggregator,
+            method__prior=prior,
+            method__side_bits=2,
+            method__scale_low=0.1,
+            method__weights="share",
             cell__snr_db=5.0,
         )
     )
@@ -198,6 +225,87 @@ def test_debiasing_undoes_the_shrinkage() -> None:
         assert abs(np.mean(slopes) - 1) < 4 * error + 1e-3
 
 
+@pytest.mark.parametrize("aggregator", ["sbfl", "bfl"])
+def test_debiasing_has_a_bound(aggregator: str) -> None:
+    """At -30 dB the gain is far below the smallest that is divided by."""
+    steps = []
+    for debias in (False, True):
+        experiment = Experiment(
+            settings(
+                rounds=1,
+                data__name="gaussian",
+                data__size=4000,
+                method__aggregator=aggregator,
+                method__debias=debias,
+                method__correlation="genie",
+                cell__snr_db=-30.0,
+                cell__fading="none",
+            ),
+            task=Centred(devices=6, size=4000, seed=0),
+        )
+        play(experiment)
+        steps.append(experiment.weights)
+    assert torch.allclose(steps[1], steps[0] / SMALLEST_GAIN, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("prior", "gain"), [("gaussian", 2 / math.pi), ("laplacian", 1 / 2), ("empirical", 2 / math.pi)]
+)
+def test_the_gain_without_noise_is_what_a_sign_knows(prior: str, gain: float) -> None:
+    """`scale**2/variance`: 2/pi of a Gaussian, half of a Laplacian."""
+    method = settings(method__prior=prior).method
+    one, zero = torch.ones(2), torch.zeros(2)
+    received = Received(
+        packed=torch.zeros(2, 1, dtype=torch.uint8),
+        size=8,
+        link=Link(one, zero),
+        layer_mean=zero[:, None],
+        layer_scale=torch.tensor([[1.0], [3.0]]),
+        segments=(8,),
+        weights=one,
+        keys=np.zeros(2, dtype=np.uint64),
+    )
+    assert known_gain(method, received) == pytest.approx(gain)
+    # At 0 dB blmmse halves what arrives; the stronger device counts nine times.
+    at_0_db = replace(received, link=Link(one, torch.tensor([0.0, 1.0])))
+    blmmse = settings(method__prior=prior, method__aggregator="blmmse").method
+    assert known_gain(blmmse, at_0_db) == pytest.approx(gain * (1 + 9 / 2) / 10)
+
+
+def test_bits_are_those_of_the_devices_heard_and_their_buffers(tmp_path: Path) -> None:
+    half = Experiment(settings(data__participation=0.5))
+    assert [record["uplink_bits"] for record in play(half)] == [3 * t * (650 + 64) for t in (1, 2, 3)]
+    file = tmp_path / "normed.py"
+    file.write_text(
+        "from torch import nn\n"
+        "def normed(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, affine=False), nn.Linear(64, classes))\n"
+    )
+    normed = Experiment(settings(model__name=f"{file}:normed"))
+    buffers = 32 * (64 + 64 + 1)  # running mean and variance, and how often they were updated
+    assert play(normed)[-1]["uplink_bits"] == 3 * 6 * (650 + 64 + buffers)
+
+
+def test_the_test_set_is_looked_at_when_set_and_at_the_end() -> None:
+    records = play(Experiment(settings(rounds=5, eval__every=2)))
+    assert [record["test_accuracy"] is not None for record in records] == [False, True, False, True, True]
+
+
+def test_the_record_has_the_links_of_those_heard() -> None:
+    snr_db = [-3.0, 20.0, 0.0, 7.0, 1.0, 12.0]
+    record = Experiment(settings(cell__snr_db=snr_db, cell__fading="none")).advance()
+    assert record["snr_db"] in ([-3.0, 1.0, 20.0], [-3.0, 7.0, 20.0])  # the median of six is one of two
+    assert record["devices"] == 6
+
+
+class Centred(GaussianTask):
+    """Gaussian gradients whose means are zero to rounding."""
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        g, losses = super().local_gradients(weights, devices, round)
+        return LocalGradients(g - g.mean(dim=1, keepdim=True), losses)
+
+
 class Still(GaussianTask):
     """No device has anything to say."""
 
@@ -293,6 +401,7 @@ def test_participation_draws_that_many_devices_anew_each_round() -> None:
     counts = np.bincount(np.concatenate(draws), minlength=40)
     assert abs(counts - 50).max() < 5 * math.sqrt(200 * 0.25 * 0.75)
     assert len(choose_devices(40, 1e-6, seed=0, round=0)) == 1
+    assert [len(choose_devices(10, p, seed=0, round=0)) for p in (0.24, 0.25, 0.26, 0.94)] == [2, 3, 3, 9]
     assert choose_devices(3, 1.0, seed=0, round=0).tolist() == [0, 1, 2]
 
 
