@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["check_choice", "check_finite", "check_positive", "check_shape"]
+__all__ = ["check_choice", "check_finite", "check_positive", "check_shape", "check_tensor"]
 
 
 def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
@@ -15,8 +15,17 @@ def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, accepted))}; got {value!r}")
 
 
+def check_tensor(name: str, value: object) -> None:
+    """Raise unless `value` is a tensor: a number, a list or a NumPy array is not taken for one."""
+    if not isinstance(value, Tensor):
+        kind = type(value).__module__.partition(".")[0]
+        what = f"{kind}.{type(value).__name__}" if kind != "builtins" else type(value).__name__
+        raise ValueError(f"{name} must be a torch.Tensor; got {what}")
+
+
 def check_finite(name: str, value: Tensor) -> None:
-    """Raise if `value` holds NaN or infinity."""
+    """Raise if `value` is no tensor, or holds NaN or infinity."""
+    check_tensor(name, value)
     # A finite sum proves every entry finite, many times faster; an infinite one may only have overflowed.
     if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
         raise ValueError(f"{name} must be finite; got NaN or infinity")
@@ -30,7 +39,8 @@ def check_positive(name: str, value: Tensor, *, zero: bool = False) -> None:
 
 
 def check_shape(name: str, value: Tensor, *accepted: tuple[int, ...]) -> None:
-    """Raise unless the shape of `value` is one of the `accepted` ones."""
+    """Raise unless `value` is a tensor and its shape one of the `accepted` ones."""
+    check_tensor(name, value)
     if tuple(value.shape) not in accepted:
         words = " or ".join(str(list(shape)) for shape in accepted)
         raise ValueError(f"{name} must have shape {words}; got {list(value.shape)}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_positive, check_shape
+from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 
 __all__ = ["FAMILIES", "Prior", "fit_prior", "spread"]
 
@@ -111,6 +111,7 @@ def fit_prior(
     """
     check_choice("family", family, FAMILIES)
     check_choice("match", match, ("likelihood", "variance"))
+    check_tensor("g", g)
     if g.dim() != 2 or g.shape[1] == 0 or not g.is_floating_point():
         raise ValueError(f"g must be floating point [K, M] with M >= 1; got {g.dtype} {list(g.shape)}")
     g = g.detach()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from signfade._check import check_finite, check_shape
+from signfade._check import check_finite, check_shape, check_tensor
 from signfade.device.prior import check_segments, spread
 
 __all__ = ["one_bit", "pack_signs", "sign", "unpack_signs"]
@@ -66,6 +66,7 @@ def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> T
     Reference: paper Sec. III-A and IV-A, normalisation and quantisation; docs/errata.md on Algorithm 1, which
     prints sign(g).
     """
+    check_tensor("g", g)
     if g.dim() != 2 or not g.is_floating_point():
         raise ValueError(f"g must be floating point [K, M]; got {g.dtype} {list(g.shape)}")
     devices, size = g.shape

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_positive, check_shape
+from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 
 __all__ = ["Link", "Noise", "draw_fading", "error_probability", "flip_bits", "half_llr", "transmit"]
 
@@ -25,6 +25,7 @@ Noise = torch.Generator | NDArray[np.uint64]
 
 def _check_symbols(name: str, symbols: Tensor, h: Tensor, sigma2: Tensor) -> None:
     """Raise unless `symbols` is `[K, M]`, float32 or float64, and h and sigma2 are sane and `[K]`."""
+    check_tensor(name, symbols)
     if symbols.ndim != 2:
         raise ValueError(f"{name} must have shape [K, M]; got {list(symbols.shape)}")
     if symbols.dtype not in (torch.float32, torch.float64):
@@ -71,6 +72,7 @@ class Link:
     sigma2: Tensor
 
     def __post_init__(self) -> None:
+        check_tensor("h", self.h)
         if self.h.ndim != 1:
             raise ValueError(f"h must have shape [K]; got {list(self.h.shape)}")
         _check_link(self.h, self.sigma2, len(self.h))

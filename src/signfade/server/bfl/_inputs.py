@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from signfade._check import check_finite, check_positive, check_shape
+from signfade._check import check_finite, check_positive, check_shape, check_tensor
 
 # How far rounding may push a covariance, relative to its diagonal, before it is refused. Single precision
 # products of a thousand terms stay well inside.
@@ -17,6 +17,7 @@ def check_link(y: Tensor, h: Tensor, sigma2: Tensor) -> None:
 
     Whether y is finite is left to `check_result`: one pass over `[M]` instead of one over `[K, M]`.
     """
+    check_tensor("y", y)
     if y.ndim != 2 or y.shape[0] == 0:
         raise ValueError(f"y must have shape [K, M] with K at least 1; got {list(y.shape)}")
     if y.dtype not in (torch.float32, torch.float64):
