@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +237,16 @@ def test_the_terminal_shows_every_method_in_80_columns(
         console.print(comparison_table(group_runs([load_run(path) for path in paths[6:]])))
     assert "[b]all" in text
     assert "[red]odd" in console.export_text()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_narrow_terminal_has_fewer_columns_and_all_methods(runs: list[Path], width: int) -> None:
+    groups = group_runs([load_run(path) for path in runs])
+    console = Console(record=True, width=width, file=io.StringIO())
+    console.print(comparison_table(groups, width=width))
+    text = console.export_text()
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    for group in groups:
+        assert re.search(rf"^{group.label} +\d", text, re.MULTILINE)
+    assert ("theory" in text) == (width >= 80)

@@ -139,7 +139,8 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str) -
 
         result = play(runs, on_start=start, on_round=watch.round, on_note=watch.note)
     files = write_comparison(result, folder, settings.name)
-    stdout_console().print(comparison_table(result.groups, settings.name))
+    console = stdout_console()
+    console.print(comparison_table(result.groups, settings.name, console.width))
     for file in files:
         typer.echo(str(file))
     if result.failed:

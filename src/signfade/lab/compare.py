@@ -199,7 +199,7 @@ def write_comparison(result: CompareResult, folder: Path, title: str) -> list[Pa
     runs = [run.path for group in result.groups for run in group.runs]
     table = folder / "table.txt"
     with io.StringIO() as text:
-        Console(file=text, width=200).print(comparison_table(result.groups, title))
+        Console(file=text, width=200).print(comparison_table(result.groups, title, 200))
         write_atomically(table, text.getvalue().encode())
     figure = save_figure(curves(result.groups, title), folder / "curves", ["png"])
     return [table, *figure, write_report(runs, folder / "report.html")]

@@ -117,35 +117,43 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
     )
 
 
-def comparison_table(groups: Sequence[Group], title: str | None = None) -> Table:
-    """Return the comparison as a table for a terminal of 80 columns, with a caption that explains it.
+def comparison_table(groups: Sequence[Group], title: str | None = None, width: int = 80) -> Table:
+    """Return the comparison as a table for a terminal, with a caption that explains it.
 
     The same rows as in the report; of its columns, those that fit.
+
+    Args:
+        groups: what to compare.
+        title: a line above it.
+        width: characters that the terminal has.
     """
     words = comparison(groups, digits=2)
     counts = {group.seeds for group in groups}
     alike = len(counts) == 1  # then the number of seeds is said once, below
-    meaning = "; ".join(
-        f"{short}: {long}" for short, long in (_SHORT[h] for h in words.headers if h in _SHORT)
-    )
     over = f"mean ± deviation over {max(counts, default=1)} seeds; " if alike and counts != {1} else ""
+    names = min(12, max(len(group.label) for group in groups))
+    rows = [[cell.replace(" ± ", "±") for cell in row] for row in words.rows]
+    shown: list[tuple[int, str]] = []  # the column in words, and its header here
+    meanings: list[str] = []
+    left = width - names - 1
+    for j, header in enumerate(words.headers):
+        if j == 0 or (header not in _SHORT and (header != "seeds" or alike)):
+            continue
+        short, long = _SHORT.get(header, (header, ""))
+        left -= 2 + max(len(short), *(len(row[j]) for row in rows))
+        if left < 0:  # columns come in the order of what they tell
+            break
+        shown.append((j, short))
+        meanings += [f"{short}: {long}"] if long else []
     table = Table(title=title and Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption, table.caption_justify = Text("\n".join([over + meaning, *words.notes])), "left"
-    shown = [
-        j
-        for j, header in enumerate(words.headers)
-        if header in _SHORT or j == 0 or (header == "seeds" and not alike)
-    ]
-    for j in shown:
-        header, _ = _SHORT.get(words.headers[j], (words.headers[j], ""))
-        if j == 0:
-            table.add_column(header, overflow="fold", min_width=min(12, max(len(g.label) for g in groups)))
-        else:
-            table.add_column(header, justify="right", no_wrap=True)
-    for row in words.rows:
-        table.add_row(
-            *(Text(row[j].replace(" ± ", "±")) for j in shown)
-        )  # Text: no label is taken for markup
+    table.pad_edge = table.show_edge = False
+    table.caption = Text("\n".join([over + "; ".join(meanings), *words.notes]))
+    table.caption_justify = "left"
+    table.add_column(words.headers[0], overflow="fold", min_width=names)
+    for _, header in shown:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[j]) for j in (0, *(j for j, _ in shown))))  # Text: no label is markup
     return table
 
 
