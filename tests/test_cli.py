@@ -107,6 +107,25 @@ def test_an_interrupt_while_the_commands_are_built(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("run", "resume with: signfade run --resume"),
+        ("demo", "resume with: signfade demo"),
+        ("link", "nothing"),
+    ],
+)
+def test_an_interrupt_before_the_first_round(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, told: str
+) -> None:
+    def interrupted(*settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("signfade.cli.app.read_settings", interrupted)
+    assert signfade([command]) == 130
+    assert capsys.readouterr().err.startswith(f"signfade: stopped; {told}")
+
+
 def test_config_names_the_words_that_a_key_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert signfade(["config"]) == 0
     text = capsys.readouterr().out

@@ -33,6 +33,8 @@ def run(arguments: Sequence[str]) -> int:
             warnings.showwarning = _show_warning  # put back by the context
             code = command.main(list(arguments), prog_name="signfade", standalone_mode=False)
             sys.stdout.flush()
+            if code == INTERRUPTED:  # typer's way to tell
+                raise KeyboardInterrupt
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -66,6 +68,8 @@ def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
 def _how_to_resume(arguments: Sequence[str]) -> str:
     """A run asks for `--resume`; comparisons always go on from where they are."""
     again = list(arguments)
+    if again[:1] not in (["run"], ["compare"], ["demo"]):
+        return "nothing to resume"
     if again[:1] == ["run"] and "--resume" not in again:
         again.append("--resume")
     return f"resume with: {shlex.join(['signfade', *again])}"

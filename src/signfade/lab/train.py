@@ -88,7 +88,7 @@ def standing(settings: RunSettings, folder: Path) -> Literal["new", "unfinished"
     for key, (old, new) in differences(there, settings).items():
         raise FolderError(
             f"{folder} already holds a run with another config ({key}: {old!r} there, {new!r} here); "
-            "choose another name or folder"
+            "choose another name or folder, or remove this one"
         )
     return "finished" if run.finished else "unfinished"
 
