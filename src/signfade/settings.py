@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 __all__ = [
     "PRESETS",
+    "VOTES",
     "CellSettings",
     "DataSettings",
     "EvalSettings",
@@ -99,7 +100,9 @@ class CellSettings(_Section):
     )
 
 
-Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl"]
+Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "signsum"]
+# Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
+VOTES = ("signsgd", "signsum")
 
 
 class MethodSettings(_Section):
@@ -110,7 +113,8 @@ class MethodSettings(_Section):
     )
     aggregator: str = Field(
         "sbfl",
-        description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, or your own rule as "
+        description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
+        "server adds the detected signs up and takes no majority), or your own rule as "
         "package.module:function or file.py:function",
     )
     prior: Literal["gaussian", "laplacian", "empirical"] = Field(

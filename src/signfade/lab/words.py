@@ -10,7 +10,7 @@ from signfade.lab.group import Group
 
 __all__ = ["VOTES", "TheoryRow", "finding", "theory_finding", "theory_rows"]
 
-VOTES = ("signsgd", "majority_vote")
+VOTES = ("signsgd", "signsum", "majority_vote")
 
 
 def finding(groups: Sequence[Group]) -> str:

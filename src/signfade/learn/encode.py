@@ -16,7 +16,7 @@ from signfade.device import (
     rotated_size,
 )
 from signfade.kernels import pack_above
-from signfade.settings import MethodSettings
+from signfade.settings import VOTES, MethodSettings
 
 __all__ = ["Encoder", "Sent", "join"]
 
@@ -71,7 +71,7 @@ class Encoder:
         """Bits one device sends in a round: its signs and its scalars."""
         if self.method.aggregator == "ideal":
             return EXACT_SCALAR_BITS * sum(self.layers)
-        if self.method.aggregator == "signsgd":
+        if self.method.aggregator in VOTES:
             return self.size
         return self.size + 2 * len(self.segments) * (self.method.side_bits or EXACT_SCALAR_BITS)
 
@@ -84,13 +84,11 @@ class Encoder:
         method = self.method
         segments = self.segments
         prior = fit_prior(rotated, method.prior, segments)
-        if (
-            method.aggregator == "signsgd"
-        ):  # signSGD has no mean to send: its bits are the gradient's own signs
+        if method.aggregator in VOTES:  # signSGD has no mean to send: its bits are the gradient's own signs
             zero = torch.zeros_like(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
         scale = prior.scale
-        if method.side_bits is not None and method.aggregator != "signsgd":
+        if method.side_bits is not None and method.aggregator not in VOTES:
             means = UniformQuantizer(method.side_bits, method.mean_limit)
             scales = LogQuantizer(method.side_bits, method.scale_low, method.scale_high)
             sent_mean = means.decode(means.encode(prior.mean)).to(prior.mean)

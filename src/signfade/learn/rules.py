@@ -20,7 +20,7 @@ __all__ = ["ELEMENTWISE", "Rule", "find_rule"]
 Rule = Callable[[Received], Tensor]
 
 # Rules that treat every device by itself and add the results up: one fused pass, no signal is ever stored.
-ELEMENTWISE = ("signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing")
+ELEMENTWISE = ("signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "signsum")
 
 
 def find_rule(method: MethodSettings) -> Rule:
@@ -32,6 +32,8 @@ def find_rule(method: MethodSettings) -> Rule:
     name = method.aggregator
     if name == "signsgd":
         return lambda r: sign(_fused("vote", r, None, None, None))
+    if name == "signsum":  # what signSGD would step along if its server kept the tally
+        return lambda r: _fused("vote", r, None, None, None)
     if name in ELEMENTWISE:
         return lambda r: _fused(name, r, r.layer_mean, r.layer_scale, r.weights, method.form)
     if is_import_path(name):

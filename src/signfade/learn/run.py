@@ -21,7 +21,7 @@ from signfade.learn.step import make_step
 from signfade.learn.task import Task
 from signfade.learn.tasks import make_task
 from signfade.learn.watch import LossWatch
-from signfade.settings import RunSettings
+from signfade.settings import VOTES, RunSettings
 
 __all__ = ["Experiment", "RunFailed"]
 
@@ -165,7 +165,7 @@ class Experiment:
         truth, guess = uplink.truth.double(), estimate.double()
         lengths = float(truth.norm() * guess.norm())
         cosine = float(truth @ guess) / lengths if lengths > 0 else None
-        if self.settings.method.aggregator == "signsgd":
+        if self.settings.method.aggregator in VOTES:
             return None if cosine is None else 1 - cosine**2, cosine
         energy = float(truth.square().sum())
         return float((guess - truth).square().sum()) / energy if energy > 0 else None, cosine
