@@ -17,12 +17,14 @@ from signfade.lab.config import ConfigError, differences, resolve, to_toml
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import summarise
 from signfade.learn.run import Experiment, RunFailed
+from signfade.learn.task import Task
 from signfade.settings import RunSettings
 
 __all__ = ["Interrupted", "RunFailed", "folder_name", "run_folder", "standing", "train"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
+MakeTask = Callable[[RunSettings], Task]
 
 
 class Interrupted(Exception):
@@ -100,6 +102,7 @@ def train(
     resume: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
+    make_task: MakeTask | None = None,
 ) -> dict[str, Any]:
     """Play all rounds of a run in `folder` and return its summary.
 
@@ -112,6 +115,8 @@ def train(
         resume: whether a run that is already there, unfinished, is continued; it is refused otherwise.
         on_round: told the metrics of each round after they are written.
         on_note: told, in sentences, what a person should know.
+        make_task: builds what is learned, if the data is loaded or the devices are computed elsewhere; the
+            numbers are those of the settings' own task all the same.
 
     Returns:
         What summary.json says.
@@ -141,7 +146,8 @@ def train(
         stopped = f"stopped after round {done} of {settings.rounds}"
         raise FolderError(f"{folder} holds this run, {stopped}; add --resume to continue it")
     with _listening() as stop:
-        experiment = Experiment(settings)  # before the folder: bad settings leave no trace
+        task = None if make_task is None else make_task(settings)
+        experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
         own = settings.model_copy(update={"variants": {}})
         run.create(run.config_text() if where == "unfinished" else to_toml(own))
         with run.claimed():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signfade.data import load, make_regression, split
+from signfade.data import Dataset, load, make_regression, split
 from signfade.learn.classify import ClassificationTask
 from signfade.learn.models import build_model
 from signfade.learn.synthetic import GaussianTask, RegressionTask
@@ -12,8 +12,13 @@ from signfade.settings import RunSettings
 __all__ = ["make_task"]
 
 
-def make_task(settings: RunSettings, workers: int = 1) -> Task:
+def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None = None) -> Task:
     """Load the data, split it over the devices and build the model.
+
+    Args:
+        settings: All of the run.
+        workers: Threads; never changes a result.
+        dataset: The labelled set that the settings name, if somebody has loaded it already.
 
     Raises:
         ValueError: Data is missing or damaged, the split is impossible, or the model does not fit the data.
@@ -24,7 +29,7 @@ def make_task(settings: RunSettings, workers: int = 1) -> Task:
     if data.name == "regression":
         drawn = make_regression(data.devices, data.samples, data.size, data.heterogeneous, seed)
         return RegressionTask(drawn, data.batch, seed, mean=settings.method.weights == "share")
-    dataset = load(data.name, data.folder)
+    dataset = load(data.name, data.folder) if dataset is None else dataset
     who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
     model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
     return ClassificationTask(dataset, who, model, data.batch, seed, workers)

@@ -1,0 +1,267 @@
+"""Many runs on one machine: J processes of one thread each, and one copy of the data between them.
+
+A worker process plays whole runs and is used again. Each run has its own folder and its own keyed streams, so
+the results are those of playing them one after another. One that dies is replaced, and its run goes on from
+its checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from signfade.engines.events import Event, Kind, OnEvent, Outcome
+from signfade.engines.share import data_key, share_all
+from signfade.engines.worker import Answer, Job
+from signfade.lab.compare import PlannedRun
+from signfade.lab.train import Interrupted, standing
+
+__all__ = ["play"]
+
+_RETRIES = 1
+_GRACE = 10.0  # seconds for a worker without a run to leave
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+_CODE = "import sys; sys.path[:] = {path!r}; from signfade.engines.worker import serve; serve({scratch!r})"
+
+
+def play(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent | None = None) -> Outcome:
+    """Play runs, each in its folder, on `jobs` worker processes.
+
+    Finished runs are skipped and unfinished ones continued, as `train` with `resume` does. A run that fails
+    does not keep the others from being played. A worker that dies is replaced and its run tried once more.
+
+    Args:
+        runs: settings and folder of each; folders differ.
+        jobs: number of processes, each with one thread.
+        on_event: told, in the caller's thread, whatever happens.
+
+    Returns:
+        Which runs are finished, and why the others are not.
+
+    Raises:
+        ValueError: `jobs` is not positive, or a folder holds another run; nothing has been played then.
+        Interrupted: SIGINT or SIGTERM; each run is saved and no process is left.
+
+    Example:
+        >>> import tempfile
+        >>> from signfade.lab.config import load
+        >>> tiny = load(None, ["rounds=2", "data.name=gaussian", "data.size=100"])
+        >>> home = Path(tempfile.mkdtemp())
+        >>> outcome = play([PlannedRun(tiny, home / "a"), PlannedRun(tiny, home / "b")], jobs=1)
+        >>> [folder.name for folder in outcome.finished], outcome.failed
+        (['a', 'b'], {})
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be 1 or more; got {jobs}")
+    tell = on_event or (lambda event: None)
+    waiting = []
+    for index, run in enumerate(runs):
+        if standing(run.settings, run.folder) == "finished":
+            tell(Event("skipped", index, run, run.settings.rounds))
+        else:
+            waiting.append(index)
+    if waiting:
+        with tempfile.TemporaryDirectory(prefix="signfade-", ignore_cleanup_errors=True) as scratch:
+            pool = _Pool(runs, waiting, min(jobs, len(waiting)), Path(scratch), tell)
+            with pool.listening():
+                return pool.run()
+    return Outcome(tuple(run.folder for run in runs))
+
+
+class _Process:
+    """A worker process as its parent sees it; what it says arrives in `inbox`, None when it is gone."""
+
+    def __init__(self, inbox: _Inbox, scratch: Path) -> None:
+        self.errors = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", _CODE.format(path=sys.path, scratch=str(scratch))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=os.environ | _ONE_THREAD,
+            start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
+        )
+        self.pid = self._popen.pid
+        self._inbox = inbox
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with suppress(EOFError, OSError, pickle.UnpicklingError):
+            while True:
+                self._inbox.put((self, pickle.load(self._popen.stdout)))
+        self._popen.wait()
+        self._inbox.put((self, None))
+
+    def send(self, job: Job) -> None:
+        assert self._popen.stdin is not None
+        with suppress(OSError):  # a dead one is found by its thread
+            pickle.dump(job, self._popen.stdin)
+            self._popen.stdin.flush()
+
+    def close(self) -> None:
+        """Ask it to save what it has in hand and to leave."""
+        assert self._popen.stdin is not None
+        with suppress(OSError):
+            self._popen.stdin.close()
+
+    def kill(self) -> None:
+        """Have it gone at once."""
+        self._popen.kill()
+
+    def leave(self) -> None:
+        """Wait for it to go; not for ever."""
+        self.close()
+        try:
+            self._popen.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        self._thread.join()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+        self.errors.close()
+
+    def epitaph(self) -> str:
+        """Say how it died."""
+        code = self._popen.returncode
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        self.errors.seek(0)
+        *_, last = self.errors.read().decode(errors="replace").strip().splitlines() or [""]
+        return f"ended with code {code}{': ' if last else ''}{last}"
+
+
+_Inbox = queue.SimpleQueue[tuple[_Process | None, Answer | None]]
+
+
+class _Pool:
+    """Who plays what; `run` is one loop over what the workers say."""
+
+    def __init__(
+        self, runs: Sequence[PlannedRun], waiting: list[int], jobs: int, scratch: Path, tell: OnEvent
+    ) -> None:
+        self._runs, self._waiting, self._jobs = runs, deque(waiting), jobs
+        self._scratch, self._tell = scratch, tell
+        self._inbox: _Inbox = queue.SimpleQueue()
+        self._busy: dict[_Process, int] = {}
+        self._idle: list[_Process] = []
+        self._gone: list[_Process] = []
+        self._rounds = dict.fromkeys(waiting, 0)
+        self._deaths = dict.fromkeys(waiting, 0)
+        self._failed: dict[int, str] = {}
+        self._refused: set[int] = set()
+        self._asked = 0  # how often somebody asked us to stop
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear SIGINT and SIGTERM meanwhile, in the loop and not in the midst of something."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def heard(number: int, frame: object) -> None:
+            self._inbox.put((None, None))
+
+        before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def run(self) -> Outcome:
+        """Play all that is waiting."""
+        try:
+            shared = share_all((self._runs[index].settings for index in self._waiting), self._scratch)
+            while self._busy or (self._waiting and not self._asked):
+                while self._waiting and len(self._busy) < self._jobs and not self._asked:
+                    index = self._waiting.popleft()
+                    run = self._runs[index]
+                    worker = self._idle.pop() if self._idle else _Process(self._inbox, self._scratch)
+                    self._busy[worker] = index
+                    key = data_key(run.settings)
+                    worker.send(Job(index, run, None if key is None else shared.get(key)))
+                    self._event("started", index)
+                self._take(*self._inbox.get())
+        finally:
+            workers = [*self._busy, *self._idle, *self._gone]
+            for worker in workers:
+                worker.close()
+            for worker in workers:
+                worker.leave()
+        left = [index for index in self._rounds if index in self._waiting]
+        if self._asked:
+            done = len(self._runs) - len(left) - len(self._failed)
+            raise Interrupted(f"stopped with {done} of {len(self._runs)} runs finished")
+        folders = [run.folder for run in self._runs]
+        return Outcome(
+            tuple(folder for index, folder in enumerate(folders) if index not in self._failed),
+            {folders[index]: self._failed[index] for index in sorted(self._failed)},
+            frozenset(folders[index] for index in self._refused),
+        )
+
+    def _event(self, kind: Kind, index: int, answer: Answer | None = None, text: str = "") -> None:
+        record = answer.record if answer is not None and answer.record is not None else {}
+        self._rounds[index] = record.get("round", self._rounds[index])
+        self._tell(Event(kind, index, self._runs[index], self._rounds[index], record, text))
+
+    def _take(self, worker: _Process | None, answer: Answer | None) -> None:
+        """Deal with one thing that was said."""
+        if worker is None:
+            self._stop()
+        elif answer is None:
+            self._bury(worker)
+        elif answer.kind in ("round", "noted"):
+            self._event("round" if answer.kind == "round" else "noted", answer.index, answer, answer.text)
+        else:
+            del self._busy[worker]
+            self._idle.append(worker)
+            if answer.kind == "interrupted":
+                self._waiting.append(answer.index)
+            elif answer.kind == "finished":
+                self._event("finished", answer.index)
+            else:
+                self._fail(answer.index, answer.text, refused=answer.kind == "refused")
+
+    def _fail(self, index: int, text: str, *, refused: bool = False) -> None:
+        self._failed[index] = text
+        if refused:
+            self._refused.add(index)
+        self._event("failed", index, text=text)
+
+    def _stop(self) -> None:
+        """Somebody asked: the rounds in hand are finished and saved. Asked again: not even that."""
+        self._asked += 1
+        for worker in self._busy:
+            worker.close() if self._asked == 1 else worker.kill()
+
+    def _bury(self, worker: _Process) -> None:
+        self._gone.append(worker)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        if (index := self._busy.pop(worker, None)) is None:
+            return
+        self._deaths[index] += 1
+        if self._asked or self._deaths[index] <= _RETRIES:
+            self._waiting.appendleft(index)
+        if self._asked:
+            return
+        if self._deaths[index] <= _RETRIES:
+            text = f"its worker {worker.epitaph()}; it goes on from its last checkpoint in another"
+            self._event("retried", index, text=text)
+        else:
+            self._fail(index, f"its worker {worker.epitaph()}, twice")
