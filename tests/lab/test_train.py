@@ -150,7 +150,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 def test_a_signal_while_preparing_stops_at_once_without_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(settings: RunSettings) -> None:
+    def prepare(settings: RunSettings, task: None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("went on preparing")
 
