@@ -11,12 +11,11 @@ from torch import nn
 
 from signfade.keys import stream_key
 from signfade.learn.imports import blame, is_import_path, load_function
+from signfade.learn.pooled_conv import PooledConv
 
 __all__ = ["MODELS", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
 
 Shape = tuple[int, ...]
-
-# Pooling stands before ReLU throughout: the two commute, and ReLU then has a quarter of the work.
 
 
 def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
@@ -30,12 +29,8 @@ def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
     if min(after) < 1:
         raise ValueError(f"paper-cnn needs images of at least 16x16 pixels; got {height}x{width}")
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
+        PooledConv(channels, 32, 5),
+        PooledConv(32, 64, 5),
         nn.Flatten(),
         nn.Linear(64 * after[0] * after[1], classes),
     )
@@ -47,12 +42,8 @@ def small_cnn(input_shape: Shape, classes: int) -> nn.Module:
     if min(height, width) < 4:
         raise ValueError(f"small-cnn needs images of at least 4x4 pixels; got {height}x{width}")
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
+        PooledConv(channels, 16, 3, padding=1),
+        PooledConv(16, 32, 3, padding=1),
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), classes),
     )
