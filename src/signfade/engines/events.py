@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from signfade.lab.compare import PlannedRun
+from signfade.lab.train import PlannedRun
 
 __all__ = ["Event", "Kind", "OnEvent", "Outcome"]
 

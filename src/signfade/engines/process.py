@@ -23,8 +23,7 @@ from pathlib import Path
 from signfade.engines.events import Event, Kind, OnEvent, Outcome
 from signfade.engines.share import data_key, share_all
 from signfade.engines.worker import Answer, Job
-from signfade.lab.compare import PlannedRun
-from signfade.lab.train import Interrupted, standing
+from signfade.lab.train import Interrupted, PlannedRun, standing
 
 __all__ = ["play"]
 

@@ -19,8 +19,7 @@ from typing import Any, BinaryIO
 
 from signfade.data import Dataset
 from signfade.engines.share import Shared, open_shared
-from signfade.lab.compare import PlannedRun
-from signfade.lab.train import Interrupted, RunFailed, train
+from signfade.lab.train import Interrupted, PlannedRun, RunFailed, train
 from signfade.learn.allocator import tune_allocator
 from signfade.learn.tasks import make_task
 

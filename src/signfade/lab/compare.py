@@ -21,21 +21,21 @@ from signfade.lab.group import Group, group_runs, load_run
 from signfade.lab.report import write_report
 from signfade.lab.style import save_figure
 from signfade.lab.table import comparison_table
-from signfade.lab.train import RunFailed, folder_name, standing, train
+from signfade.lab.train import PlannedRun, RunFailed, folder_name, standing, train
 from signfade.learn.imports import is_import_path, load_function
 from signfade.settings import PRESETS, Aggregator, RunSettings
 
-__all__ = ["CompareResult", "PlannedRun", "compare", "method_settings", "plan", "write_comparison"]
+__all__ = [
+    "CompareResult",
+    "PlannedRun",
+    "compare",
+    "method_settings",
+    "plan",
+    "result_of",
+    "write_comparison",
+]
 
 _FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of a comparison: its settings and its own folder."""
-
-    settings: RunSettings
-    folder: Path
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,19 @@ def compare(
         except RunFailed as error:
             failed[run.folder] = str(error)
             note(f"{run.settings.method_label}, seed {run.settings.seed}, failed: {error}")
+    return result_of(runs, failed)
+
+
+def result_of(runs: Sequence[PlannedRun], failed: dict[Path, str]) -> CompareResult:
+    """Read the runs of a plan that has been played, wherever that was.
+
+    Args:
+        runs: from `plan`.
+        failed: why runs failed, by folder; they are left out.
+
+    Raises:
+        RunFailed: all of them failed.
+    """
     done = [run.folder for run in runs if run.folder not in failed]
     if not done:
         raise RunFailed(f"every run failed; the first: {next(iter(failed.values()))}")

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -20,11 +21,19 @@ from signfade.learn.run import Experiment, RunFailed
 from signfade.learn.task import Task
 from signfade.settings import RunSettings
 
-__all__ = ["Interrupted", "RunFailed", "folder_name", "run_folder", "standing", "train"]
+__all__ = ["Interrupted", "PlannedRun", "RunFailed", "folder_name", "run_folder", "standing", "train"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 MakeTask = Callable[[RunSettings], Task]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run to be played: its settings and its own folder."""
+
+    settings: RunSettings
+    folder: Path
 
 
 class Interrupted(Exception):
