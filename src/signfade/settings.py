@@ -202,6 +202,7 @@ class EvalSettings(_Section):
     every: int = Field(
         10, ge=1, description="rounds between two evaluations; the last round is always evaluated"
     )
+    at: list[int] = Field([], description="further rounds to look at, such as the first hundred more often")
 
 
 class RunSettings(_Section):

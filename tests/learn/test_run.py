@@ -289,6 +289,8 @@ def test_bits_are_those_of_the_devices_heard_and_their_buffers(tmp_path: Path) -
 def test_the_test_set_is_looked_at_when_set_and_at_the_end() -> None:
     records = play(Experiment(settings(rounds=5, eval__every=2)))
     assert [record["test_accuracy"] is not None for record in records] == [False, True, False, True, True]
+    records = play(Experiment(settings(rounds=5, eval__every=9, eval__at=[1, 3, 7])))
+    assert [record["test_accuracy"] is not None for record in records] == [True, False, True, False, True]
 
 
 def test_the_record_has_the_links_of_those_heard() -> None:

@@ -123,7 +123,7 @@ class Experiment:
         self._downlink_bits += self._step.apply(estimate, t)
         self._uplink_bits += len(devices) * (self._encoder.device_bits + self.task.extra_bits)
         self.round += 1
-        looked = self.done or self.round % settings.eval.every == 0
+        looked = self.done or self.round % settings.eval.every == 0 or self.round in settings.eval.at
         test = self.task.evaluate(self._step.weights) if looked else None
         if (warning := self._watch.look(uplink.loss, self.round)) is not None:
             self.warnings.append(warning)

@@ -1,0 +1,232 @@
+"""Training on MNIST by every rung of the ladder: how many rounds each needs, with steps tuned alike for all.
+
+    python benchmarks/bfl_training.py --out runs/bfl --jobs 2      # hours; stop it anywhere, start it again
+    python benchmarks/bfl_training.py --out runs/bfl --table       # the tables of what is there
+
+Steps are tuned for each method and bandwidth on a seed of their own, two chunks a device, 120 rounds: from
+1e-3, 3e-3, 1e-2 and 3e-2, and further in half decades while the best is at an end, the one with the highest
+mean accuracy at rounds 80, 100 and 120. They are kept for the other split, and for 100 devices divided by
+five where the estimate is a sum over devices. `ep` takes the step of `linear`, whose estimate has its scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from signfade.engines.events import Event
+from signfade.engines.process import play
+from signfade.lab.compare import PlannedRun
+from signfade.lab.config import overlay, resolve
+
+METHODS: dict[str, dict[str, Any]] = {
+    "signsgd": {"method.aggregator": "signsgd"},
+    "sbfl-published": {"method.form": "published"},
+    "sbfl": {},
+    "rotated-sbfl": {"method.rotation": "hadamard"},
+    "linear": {"method.preset": "best", "method.joint": "linear"},
+    "best": {"method.preset": "best"},
+    "ep": {"method.preset": "best", "method.joint": "ep"},
+    "ideal": {"method.aggregator": "ideal"},
+}
+BANDWIDTHS = {"180kHz": 180e3, "1MHz": 1e6, "10MHz": 10e6}
+STEPS = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
+FIRST_STEPS = STEPS[4:8]
+TUNING_SEED = 100
+TUNED_AT = (80, 100, 120)
+LOOKS = [*range(20, 80, 5), *range(80, 121, 10)]
+
+
+def settings(
+    method: str, bandwidth: str, split: str, devices: int, step: float, seed: int, rounds: int
+) -> Any:
+    """Return the settings of one run."""
+    shared: dict[str, Any] = {
+        "name": f"{split}-{bandwidth}-{devices}",
+        "label": method,
+        "rounds": rounds,
+        "seed": seed,
+        "threads": 1,
+        "checkpoint_every": 100,
+        "data.name": "mnist",
+        "data.split": split,
+        "data.devices": devices,
+        "model.name": "paper-cnn",
+        "cell.bandwidth_hz": BANDWIDTHS[bandwidth],
+        "server.step": step,
+        "eval.every": 40,
+        "eval.at": [look for look in LOOKS if look <= rounds],
+    }
+    return resolve(overlay(overlay({}, shared), METHODS[method]))
+
+
+def planned(
+    out: Path, method: str, bandwidth: str, split: str, devices: int, step: float, seed: int, rounds: int
+) -> PlannedRun:
+    """Return one run and its folder; the ideal sees no radio, so it is played once for all bandwidths."""
+    bandwidth = "180kHz" if method == "ideal" else bandwidth
+    chosen = settings(method, bandwidth, split, devices, step, seed, rounds)
+    folder = out / f"{split}-{bandwidth}-K{devices}" / method / f"step-{step:g}-seed-{seed}-rounds-{rounds}"
+    return PlannedRun(chosen, folder)
+
+
+def metrics(run: PlannedRun) -> list[dict[str, Any]]:
+    path = run.folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def accuracy_at(run: PlannedRun, rounds: Sequence[int]) -> float:
+    """Return the mean test accuracy at these rounds; -1 for a run that failed before."""
+    by_round = {m["round"]: m["test_accuracy"] for m in metrics(run)}
+    values = [by_round.get(t) for t in rounds]
+    return -1.0 if None in values else statistics.fmean(v for v in values if v is not None)
+
+
+class Player:
+    """Plays runs and says which, with the time left by the rounds still to play."""
+
+    def __init__(self, out: Path, jobs: int) -> None:
+        self.out, self.jobs = out, jobs
+
+    def __call__(self, runs: Sequence[PlannedRun], what: str) -> None:
+        """Play what is not finished."""
+        started, done = time.time(), 0
+        total = sum(run.settings.rounds * run.settings.data.devices for run in runs)
+
+        def tell(event: Event) -> None:
+            nonlocal done, total
+            size = event.run.settings.rounds * event.run.settings.data.devices
+            if event.kind == "skipped":
+                total -= size
+            if event.kind in ("finished", "failed"):
+                done += size
+                left = (time.time() - started) / done * (total - done) / 60
+                name = event.run.folder.relative_to(self.out)
+                print(f"{what}: {name} {event.kind} {event.text}; {left:.0f} min left", flush=True)
+
+        play(runs, self.jobs, on_event=tell)
+
+
+def tuned_steps(
+    out: Path, bandwidths: Sequence[str], methods: Sequence[str], player: Player | None
+) -> dict[tuple[str, str], float]:
+    """Return the step of every method and bandwidth, playing what is needed if there is a player."""
+    grids = {(m, b): list(FIRST_STEPS) for b in bandwidths for m in methods if m not in ("ep", "ideal")}
+    if "ideal" in methods:
+        grids["ideal", "180kHz"] = list(FIRST_STEPS)
+
+    def runs_of(key: tuple[str, str]) -> list[PlannedRun]:
+        return [planned(out, *key, "two-chunks", 20, step, TUNING_SEED, 120) for step in grids[key]]
+
+    def there(key: tuple[str, str], step: float) -> bool:
+        return planned(out, *key, "two-chunks", 20, step, TUNING_SEED, 120).folder.exists()
+
+    chosen: dict[tuple[str, str], float] = {}
+    while len(chosen) < len(grids):
+        if player is not None:
+            player([run for key in grids for run in runs_of(key)], "tuning")
+        for key, steps in list(grids.items()):
+            scores = [accuracy_at(run, TUNED_AT) for run in runs_of(key)]
+            best = scores.index(max(scores))
+            here = STEPS.index(steps[0])
+            beyond = here - 1 if best == 0 else here + len(steps) if best == len(steps) - 1 else -1
+            if 0 <= beyond < len(STEPS) and (player is not None or there(key, STEPS[beyond])):
+                grids[key] = sorted([*steps, STEPS[beyond]])
+            else:
+                chosen[key] = steps[best]
+    for bandwidth in bandwidths:
+        if "ideal" in methods:
+            chosen["ideal", bandwidth] = chosen["ideal", "180kHz"]
+        if "ep" in methods:
+            chosen["ep", bandwidth] = chosen["linear", bandwidth]
+    return chosen
+
+
+def grid(out: Path, steps: dict[tuple[str, str], float]) -> Iterator[tuple[str, list[PlannedRun]]]:
+    """Yield the cells of the study in the order they are played."""
+
+    def cell(
+        split: str, bandwidth: str, devices: int, seeds: int, rounds: int, methods: Sequence[str]
+    ) -> list[PlannedRun]:
+        runs = []
+        for seed in range(seeds):
+            for method in methods:
+                step = steps[method, bandwidth]
+                if devices == 100 and method != "signsgd":
+                    step = float(f"{step / 5:g}")
+                runs.append(planned(out, method, bandwidth, split, devices, step, seed, rounds))
+        return runs
+
+    every = list(METHODS)
+    quick = [m for m in METHODS if m != "ep"]
+    for bandwidth in ("180kHz", "1MHz"):
+        yield f"two-chunks, {bandwidth}, K = 20", cell("two-chunks", bandwidth, 20, 3, 400, every)
+    for bandwidth in ("180kHz", "1MHz"):
+        yield f"two-chunks, {bandwidth}, K = 100", cell("two-chunks", bandwidth, 100, 1, 120, quick)
+    for bandwidth in ("180kHz", "1MHz"):
+        yield f"iid, {bandwidth}, K = 20", cell("iid", bandwidth, 20, 3, 400, every)
+    ten = ["rotated-sbfl", "linear", "best", "ideal"]
+    yield "two-chunks, 10MHz, K = 20", cell("two-chunks", "10MHz", 20, 3, 400, ten)
+    for bandwidth in ("180kHz", "1MHz"):
+        yield f"iid, {bandwidth}, K = 100", cell("iid", bandwidth, 100, 1, 120, quick)
+
+
+def _mean(values: Sequence[float | None], digits: int) -> str:
+    known = [v for v in values if v is not None]
+    return f"{statistics.fmean(known):.{digits}f}" if known else "-"
+
+
+def table(title: str, runs: Sequence[PlannedRun]) -> str:
+    """Return a Markdown table of what is finished."""
+    lines = [
+        f"**{title}**",
+        "",
+        "| method | step | seeds | rounds to 0.9 | at 120 | at the end | cosine | error | predicted |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for method in METHODS:
+        mine = [r for r in runs if r.settings.method_label == method]
+        done = [r for r in mine if (r.folder / "summary.json").exists()]
+        if not done:
+            continue
+        short = [json.loads((r.folder / "summary.json").read_text()) for r in done]
+        reached = ", ".join(str(s["rounds_to_accuracy_09"] or "-") for s in short)
+        cells = [
+            method,
+            f"{mine[0].settings.server.step:g}",
+            str(len(done)),
+            reached,
+            _mean([accuracy_at(r, [120]) for r in done], 3),
+            _mean([s["last_accuracy"] for s in short], 3),
+            _mean([s["median_cosine"] for s in short], 3),
+            _mean([s["median_nmse"] for s in short], 3),
+            _mean([s["median_nmse_theory"] for s in short], 3),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/bfl"), help="folder of the runs")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
+    parser.add_argument("--table", action="store_true", help="play nothing, show what is there")
+    options = parser.parse_args()
+    player = None if options.table else Player(options.out, options.jobs)
+    steps = tuned_steps(options.out, ["180kHz", "1MHz"], list(METHODS), player)
+    steps |= tuned_steps(options.out, ["10MHz"], ["rotated-sbfl", "linear", "best", "ideal"], player)
+    for title, runs in grid(options.out, steps):
+        if player is not None:
+            player(runs, title)
+        print(table(title, runs), flush=True)
+
+
+if __name__ == "__main__":
+    main()
