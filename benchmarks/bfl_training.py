@@ -39,7 +39,7 @@ STEPS = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 FIRST_STEPS = STEPS[4:8]
 TUNING_SEED = 100
 TUNED_AT = (80, 100, 120)
-LOOKS = [*range(20, 80, 5), *range(80, 121, 10)]
+LOOKS = [*range(20, 81, 10), 120]
 
 
 def settings(
@@ -59,8 +59,8 @@ def settings(
         "model.name": "paper-cnn",
         "cell.bandwidth_hz": BANDWIDTHS[bandwidth],
         "server.step": step,
-        "eval.every": 40,
-        "eval.at": [look for look in LOOKS if look <= rounds],
+        "eval.every": 100,
+        "eval.at": list(TUNED_AT if seed == TUNING_SEED else LOOKS),
     }
     return resolve(overlay(overlay({}, shared), METHODS[method]))
 
