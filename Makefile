@@ -3,6 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+EVERYTHING := $(VENV)/.everything
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# Nothing that we install reports home.
+export FLWR_TELEMETRY_ENABLED := 0
+export RAY_USAGE_STATS_ENABLED := 0
 
 .PHONY: help setup demo test lint types bench clean
 
@@ -12,20 +18,25 @@ help:  ## list the commands
 # torch goes first and alone: pip then never looks for another build of it.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) torch
+	$(PIP) -e .
 	@touch $@
 
-setup: $(READY)  ## create .venv with everything installed
+# What only tests and the optional parts need: Flower, Ray, Sionna, linters.
+$(EVERYTHING): $(READY)
+	$(PIP) -e '.[dev,flower,ray,phy]'
+	@touch $@
+
+setup: $(EVERYTHING)  ## create .venv with everything installed
 
 demo: $(READY)  ## train the same model over one cell by several rules and write a report
 	$(BIN)/signfade demo
 
-lint: $(READY)  ## ruff
+lint: $(EVERYTHING)  ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)  ## mypy, strict
+types: $(EVERYTHING)  ## mypy, strict
 	$(BIN)/mypy
 
 test: lint types  ## lint, types, doctests and all tests
