@@ -17,6 +17,7 @@ from signfade.cli.options import (
     read_settings,
     stdout_console,
 )
+from signfade.cli.reproduce import reproduce
 
 if TYPE_CHECKING:
     from signfade.lab.compare import PlannedRun
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+app.command()(reproduce)
 
 
 def _version(wanted: bool) -> None:

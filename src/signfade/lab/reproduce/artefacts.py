@@ -1,0 +1,34 @@
+"""All tables and figures by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from signfade.lab.reproduce.artefact import Artefact
+from signfade.lab.reproduce.calibrate import CALIBRATE
+from signfade.lab.reproduce.table_accuracy import TABLE_ACCURACY
+from signfade.lab.reproduce.table_rounds import TABLE_ROUNDS
+
+__all__ = ["ARTEFACTS", "choose"]
+
+ARTEFACTS: dict[str, Artefact] = {
+    artefact.name: artefact for artefact in (CALIBRATE, TABLE_ROUNDS, TABLE_ACCURACY)
+}
+
+
+def choose(names: Sequence[str]) -> list[Artefact]:
+    """Return the artefacts with these names in the order of the page; `all` is all of them.
+
+    Raises:
+        ValueError: there is no such name.
+
+    Example:
+        >>> [artefact.name for artefact in choose(["table-accuracy", "table-rounds"])]
+        ['table-rounds', 'table-accuracy']
+    """
+    for name in names:
+        if name not in ARTEFACTS and name != "all":
+            near = difflib.get_close_matches(name, ARTEFACTS, n=1, cutoff=0.0)[0]
+            raise ValueError(f"there is no table or figure {name!r}; the nearest name is {near!r}")
+    return [artefact for name, artefact in ARTEFACTS.items() if name in names or "all" in names]

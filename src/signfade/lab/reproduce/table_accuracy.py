@@ -1,0 +1,149 @@
+"""Table II: test accuracy after 1000 rounds, six pairs of hyper-parameters, full and one-bit downlink."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from signfade.lab.reproduce.artefact import Artefact, Study
+from signfade.lab.reproduce.document import Block, Table, Text
+from signfade.lab.reproduce.grid import (
+    COLUMNS,
+    READINGS,
+    Column,
+    Pair,
+    best_pair,
+    cell,
+    grid_wants,
+    pair_text,
+)
+from signfade.lab.reproduce.paper import read_paper
+from signfade.lab.reproduce.records import Record
+from signfade.lab.reproduce.setups import METHODS, PAIRS
+from signfade.lab.reproduce.verdict import RULE, judge_accuracy
+from signfade.lab.table import spread_text
+
+__all__ = ["TABLE_ACCURACY", "reading_gaps"]
+
+MISSING = "missing"
+
+
+def accuracies(records: list[Record]) -> list[float]:
+    """Return the accuracies that are known, one a seed."""
+    return [value for record in records if (value := record.accuracy) is not None]
+
+
+def ours_text(records: list[Record]) -> str:
+    """Return mean ± deviation and number of seeds; a cell without runs says that it has none."""
+    values = accuracies(records)
+    if not values:
+        return MISSING
+    lost = sum(record.diverged is not None for record in records)
+    note = "" if not lost else ", diverged" if lost == len(records) else f", {lost} diverged"
+    return f"{spread_text(values, 3)} ({len(values)}{note})"
+
+
+def reading_gaps(study: Study) -> dict[str, float]:
+    """Return how far each reading of signSGD's "Full" is from the paper's column: mean absolute difference.
+
+    Over the pairs for which both readings have a run, so that they are judged alike.
+    """
+    printed = read_paper().accuracy.column("signsgd", "Full")
+    found = {
+        name: {pair: accuracies(cell(study.scale, study.records, column, pair)) for pair in PAIRS}
+        for name, column in READINGS.items()
+    }
+    shared = [pair for pair in PAIRS if all(values[pair] for values in found.values())]
+    return {
+        name: mean(abs(mean(values[pair]) - (printed[pair] or 0.0)) for pair in shared)
+        for name, values in found.items()
+        if shared
+    }
+
+
+def _rows(study: Study, columns: list[Column]) -> list[list[str]]:
+    paper = read_paper().accuracy
+    rows = []
+    for pair in PAIRS:
+        row = [pair_text(pair)]
+        for column in columns:
+            records = cell(study.scale, study.records, column, pair)
+            text = _marked(study, column, pair, ours_text(records))
+            if column.ours:
+                row.append(text)
+                continue
+            printed = paper.cells[*pair, column.head, column.quantity]
+            assert printed is not None
+            verdict = judge_accuracy(accuracies(records), printed)
+            row += [f"{printed:.2f}", text, _word(study, verdict.word)]
+        rows.append(row)
+    return rows
+
+
+def _word(study: Study, word: str) -> str:
+    """A verdict; a quick reproduction is of another data set and gets none."""
+    return "not compared" if study.scale.name == "quick" and word != "missing" else word
+
+
+def _marked(study: Study, column: Column, pair: Pair, text: str) -> str:
+    return f"**{text}**" if best_pair(study.scale, study.records, column) == pair else text
+
+
+def _headers(columns: list[Column]) -> list[str]:
+    heads = ["step / momentum"]
+    for column in columns:
+        name = f"{METHODS[column.method].label}, {column.quantity}"
+        heads += [f"{name}: ours"] if column.ours else [f"{name}: paper", "ours", "verdict"]
+    return heads
+
+
+def _readings(study: Study) -> list[Block]:
+    gaps = reading_gaps(study)
+    if not gaps:
+        return [Text("Two readings of signSGD's Full: no runs yet.")]
+    best = min(gaps, key=lambda name: gaps[name])
+    told = ", ".join(f"{name} {100 * gap:.1f} points" for name, gap in gaps.items())
+    rows = []
+    printed = read_paper().accuracy.column("signsgd", "Full")
+    for pair in PAIRS:
+        texts = [ours_text(cell(study.scale, study.records, column, pair)) for column in READINGS.values()]
+        rows.append([pair_text(pair), f"{printed[pair]:.2f}", *texts])
+    words = (
+        'What "Full" means for signSGD is unclear: its majority vote is one bit a weight already, so with a '
+        "vote Full and DC are the same run, and the paper has two different columns. The other reading of "
+        '"Full" '
+        "is the sum of the detected signs without the outer sign. Mean absolute distance from the paper's "
+        f"column: {told}. The nearer is **{best}**"
+    )
+    kept = (
+        "; the table above has the sum of signs."
+        if best == "sum of signs"
+        else (", though the table above has the sum of signs: the vote would print one column twice.")
+    )
+    if study.scale.name == "quick":
+        words, kept = words.partition(" Mean absolute")[0], ""
+    return [Text(words + kept), Table(["step / momentum", "paper, Full", *READINGS], rows)]
+
+
+def _render(study: Study) -> list[Block]:
+    blocks: list[Block] = [Text(RULE)]
+    for quantity, title in (("Full", "the model is sent down in full"), ("DC", "downlink compression")):
+        columns = [column for column in COLUMNS if column.quantity == quantity]
+        note = (
+            f"{quantity}: {title}. Test accuracy after {study.scale.rounds} rounds; mean ± deviation over "
+            "seeds (number of seeds). Bold: the best cell of a column, by the seeds that all its cells "
+            "have. A model that diverged counts as chance, 0.1."
+        )
+        paper_columns = [column for column in columns if not column.ours]
+        ours = [column for column in columns if column.ours]
+        blocks.append(Table(_headers(paper_columns), _rows(study, paper_columns), note))
+        blocks.append(
+            Table(
+                _headers(ours), _rows(study, ours), f"The same cells and seeds by rules of ours, {quantity}."
+            )
+        )
+    return [*blocks, *_readings(study)]
+
+
+TABLE_ACCURACY = Artefact(
+    "table-accuracy", "Accuracy after 1000 rounds", "Table II", _render, wants=grid_wants
+)

@@ -1,0 +1,102 @@
+"""Table I: rounds to training loss 1.0 and to test accuracy 0.9, from the runs of Table II's Full columns."""
+
+from __future__ import annotations
+
+from signfade.lab.reproduce.artefact import Artefact, Study
+from signfade.lab.reproduce.document import Block, Table, Text
+from signfade.lab.reproduce.grid import COLUMNS, Column, cell, grid_wants, pair_text
+from signfade.lab.reproduce.paper import read_paper
+from signfade.lab.reproduce.plan import Want
+from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.setups import METHODS, Scale
+from signfade.lab.reproduce.verdict import RULE, judge_rounds, majority_rounds
+from signfade.lab.table import spread_text
+
+__all__ = ["TABLE_ROUNDS", "rounds_to"]
+
+KEYS = {"TL": "rounds_to_loss_1", "TA": "rounds_to_accuracy_09"}
+FULL_COLUMNS = tuple(column for column in COLUMNS if column.quantity == "Full")
+
+
+def rounds_to(records: list[Record], quantity: str) -> list[float | None]:
+    """Return the rounds to training loss 1.0 (TL) or test accuracy 0.9 (TA), one a seed, None for never."""
+    return [record.value(KEYS[quantity]) for record in records]
+
+
+def _text(values: list[float | None]) -> str:
+    if not values:
+        return "missing"
+    reached = majority_rounds(values)
+    some = sum(value is not None for value in values)
+    if not reached:
+        return f"never ({len(values)})" if not some else f"never in most ({some} of {len(values)})"
+    count = f"{len(values)}" if some == len(values) else f"{some} of {len(values)}"
+    return f"{spread_text(reached, 0)} ({count})"
+
+
+def _paper_rows(study: Study, columns: list[Column], quantity: str) -> list[list[str]]:
+    paper = read_paper()
+    rows = []
+    for pair in paper.rounds.pairs:
+        row = [pair_text(pair)]
+        for column in columns:
+            key = (*pair, column.head, quantity)
+            values = rounds_to(cell(study.scale, study.records, column, pair), quantity)
+            printed = paper.rounds.cells[key]
+            verdict = judge_rounds(values, printed, ("rounds", key) in paper.contradictions).word
+            if study.scale.name == "quick" and verdict != "missing":
+                verdict = "missing" if not values else "not compared"  # type: ignore[assignment]
+            row += ["never" if printed is None else f"{printed:.0f}", _text(values), verdict]
+        rows.append(row)
+    return rows
+
+
+def _our_rows(study: Study, columns: list[Column]) -> list[list[str]]:
+    return [
+        [
+            pair_text(pair),
+            *(
+                _text(rounds_to(cell(study.scale, study.records, column, pair), quantity))
+                for column in columns
+                for quantity in KEYS
+            ),
+        ]
+        for pair in read_paper().rounds.pairs
+    ]
+
+
+def _render(study: Study) -> list[Block]:
+    every = study.scale.every
+    blocks: list[Block] = [Text(RULE)]
+    paper_columns = [column for column in FULL_COLUMNS if not column.ours]
+    for quantity, goal in (("TL", "training loss 1.0"), ("TA", "test accuracy 0.9")):
+        heads = ["step / momentum"]
+        for column in paper_columns:
+            heads += [f"{METHODS[column.method].label}: paper", "ours", "verdict"]
+        how = (
+            "The loss is a mean over five rounds."
+            if quantity == "TL"
+            else f"We look every {every} rounds, so ours are rounded up to a multiple of {every}."
+        )
+        note = f"Rounds to {goal}; mean ± deviation over seeds (number of seeds). {how}"
+        blocks.append(Table(heads, _paper_rows(study, paper_columns, quantity), note))
+    ours = [column for column in FULL_COLUMNS if column.ours]
+    heads = ["step / momentum"]
+    heads += [f"{METHODS[column.method].label}: {quantity}" for column in ours for quantity in KEYS]
+    blocks.append(Table(heads, _our_rows(study, ours), "The same cells and seeds by rules of ours."))
+    odd = [f"{where}: {says}." for where, says in read_paper().oddities]
+    told = [
+        f"{key[1][2]}, {pair_text(key[1][:2])}, {key[1][3]}: {says}."
+        for key, says in read_paper().contradictions.items()
+    ]
+    blocks.append(
+        Text("Where the paper contradicts itself: " + " ".join(told) + " Odd, but possible: " + " ".join(odd))
+    )
+    return blocks
+
+
+def _wants(scale: Scale, records: Records) -> list[Want]:
+    return grid_wants(scale, records, FULL_COLUMNS)
+
+
+TABLE_ROUNDS = Artefact("table-rounds", "Rounds to a level", "Table I", _render, wants=_wants)

@@ -1,0 +1,96 @@
+"""Ours beside the paper's: when two numbers agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Literal
+
+__all__ = ["RULE", "Verdict", "judge_accuracy", "judge_rounds", "majority_rounds"]
+
+Word = Literal["agrees", "differs", "paper contradicts itself", "missing"]
+
+POINTS, MOST_POINTS = 0.03, 0.06
+FACTOR, LARGEST_FACTOR = 1.25, 1.5
+RULE = (
+    f"**Agrees**: an accuracy whose mean lies within {100 * POINTS:g} points of the paper's, or within two "
+    f"of our deviations but never more than {100 * MOST_POINTS:g} points; a number of rounds within a factor "
+    f"of {FACTOR:g}, or within two of our deviations but never more than a factor of {LARGEST_FACTOR:g}; "
+    "never reached where the paper has a dash. The paper gives no deviations of its own. A cell reaches a "
+    "goal if more than half of its seeds do, and the mean is over those. **Paper contradicts itself**: "
+    "another statement of the paper excludes the number; ours stands beside it without a judgement."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A word, and by how much ours is away where both are numbers."""
+
+    word: Word
+    gap: float | None = None
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def judge_accuracy(ours: Sequence[float], paper: float, contradiction: bool = False) -> Verdict:
+    """Compare accuracies after the same number of rounds.
+
+    Args:
+        ours: one a seed.
+        paper: the printed mean.
+        contradiction: whether the paper excludes its own number.
+
+    Example:
+        >>> judge_accuracy([0.93, 0.94], 0.95).word, judge_accuracy([0.80, 0.81], 0.95).word
+        ('agrees', 'differs')
+    """
+    if not ours:
+        return Verdict("missing")
+    gap = mean(ours) - paper
+    if contradiction:
+        return Verdict("paper contradicts itself", gap)
+    close = abs(gap) <= max(POINTS, min(2 * _deviation(ours), MOST_POINTS)) + 1e-9
+    return Verdict("agrees" if close else "differs", gap)
+
+
+def majority_rounds(ours: Sequence[float | None]) -> list[float]:
+    """Return the rounds of the seeds that reached a goal, none if half of the seeds or more did not.
+
+    Example:
+        >>> majority_rounds([60.0, 80.0, None]), majority_rounds([60.0, None])
+        ([60.0, 80.0], [])
+    """
+    reached = [value for value in ours if value is not None]
+    return reached if 2 * len(reached) > len(ours) else []
+
+
+def judge_rounds(ours: Sequence[float | None], paper: float | None, contradiction: bool = False) -> Verdict:
+    """Compare rounds to a goal.
+
+    Args:
+        ours: one a seed, None where it was never reached.
+        paper: the printed mean, None for its dash.
+        contradiction: whether the paper excludes its own number.
+
+    Example:
+        >>> judge_rounds([60.0, 70.0], 62).word, judge_rounds([None, None], None).word
+        ('agrees', 'agrees')
+        >>> judge_rounds([None, None], 62).word, judge_rounds([60.0, 61.0], 200).word
+        ('differs', 'differs')
+    """
+    if not ours:
+        return Verdict("missing")
+    reached = majority_rounds(ours)
+    gap = mean(reached) / paper - 1 if reached and paper is not None else None
+    if contradiction:
+        return Verdict("paper contradicts itself", gap)
+    if gap is None:
+        return Verdict("agrees" if not reached and paper is None else "differs")
+    assert paper is not None
+    ratio = max(mean(reached) / paper, paper / mean(reached))
+    spread = abs(mean(reached) - paper) <= 2 * _deviation(reached) and ratio <= LARGEST_FACTOR
+    close = ratio <= FACTOR + 1e-9 or spread
+    return Verdict("agrees" if close else "differs", gap)
