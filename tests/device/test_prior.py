@@ -1,4 +1,4 @@
-"""The fitted prior is the sample's own mean and deviations, whatever the offset, the blocks or the layers."""
+"""The fitted prior is the sample's own mean and deviations, whatever the offset or the layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from signfade.device import Prior, fit_prior, prior, spread
+from signfade.device import Prior, fit_prior, spread
 
 FLOAT32 = 2.0**-24  # relative rounding error of one float32 operation
 
@@ -113,16 +113,6 @@ def test_sending_the_sample_mean_changes_nothing():
     told = fit_prior(g, "empirical", mean=free.mean)
     assert torch.equal(free.scale, told.scale)
     assert torch.equal(free.std, told.std)
-
-
-@pytest.mark.parametrize("block", [7, 64, 10_000])
-def test_blocks_do_not_matter(monkeypatch, block):
-    g = draw(5, 97, seed=5)
-    whole = fit_prior(g, "empirical", [90, 7])
-    monkeypatch.setattr(prior, "_BLOCK", block)
-    cut = fit_prior(g, "empirical", [90, 7])
-    for field in ("mean", "scale", "std"):
-        torch.testing.assert_close(getattr(cut, field), getattr(whole, field), rtol=1e-13, atol=1e-15)
 
 
 def test_double_precision_stays_double():

@@ -12,7 +12,7 @@ from signfade.device import Packet, one_bit, rotated_size, unpack_signs
 from signfade.keys import stream_keys
 from signfade.learn import make_cell
 from signfade.learn.encode import Encoder
-from signfade.learn.round import Uplink, collect, rotate_back
+from signfade.learn.round import Diverged, Uplink, collect, rotate_back
 from signfade.learn.synthetic import GaussianTask
 from signfade.learn.task import Devices, LocalGradients
 from signfade.settings import CellSettings, MethodSettings
@@ -123,3 +123,17 @@ def test_the_correlation_is_that_of_the_centred_gradients() -> None:
     uplink, _ = play()
     assert uplink.correlation is not None
     np.testing.assert_allclose(uplink.correlation.numpy(), np.corrcoef(gradients(5).numpy()), atol=1e-5)
+
+
+class Exploding(Uneven):
+    """Gradients that float32 holds, but not their products."""
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_gradients(weights, devices, round)
+        return LocalGradients(1e25 * local.gradients, local.losses)
+
+
+def test_gradients_too_large_to_be_multiplied_are_a_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.Uneven", Exploding)
+    with pytest.raises(Diverged, match="too large"):
+        play(rotation="hadamard")

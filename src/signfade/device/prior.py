@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
+from signfade.kernels import layer_deviations, layer_sums
 
 __all__ = ["FAMILIES", "Prior", "fit_prior", "spread"]
 
 FAMILIES = ("gaussian", "laplacian", "empirical")
-
-# Coordinates looked at in one go: 2 MB in double precision stays in the cache, and is all the extra memory.
-_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,21 +118,14 @@ def fit_prior(
     size = g.new_tensor(lengths, dtype=torch.float64)
     dtype = torch.promote_types(g.dtype, torch.float32)
 
+    wide = g if g.dtype == torch.float64 else g.float()
     if mean is None:
-        total = g.new_zeros(shape, dtype=torch.float64)
-        for rows, columns, layer in _blocks(shape[0], lengths):
-            total[rows, layer] += g[rows, columns].sum(1, dtype=torch.float64)
-        centre = (total / size).to(dtype)
+        centre = (layer_sums(wide, lengths) / size).to(dtype)
     else:
         check_shape("mean", mean, shape if segments is not None else shape[:1])
         check_finite("mean", mean)
         centre = mean.detach().to(dtype).reshape(shape)
-
-    absolute, square = g.new_zeros((2, *shape), dtype=torch.float64)
-    for rows, columns, layer in _blocks(shape[0], lengths):
-        deviation = g[rows, columns] - centre[rows, layer, None].double()
-        absolute[rows, layer] += deviation.abs().sum(1)
-        square[rows, layer] += deviation.square_().sum(1)
+    absolute, square = layer_deviations(wide, centre, lengths)
     if not bool(square.isfinite().all()):  # one NaN or infinity in g is enough to get here
         check_finite("g", g)
         raise ValueError(
@@ -189,15 +180,3 @@ def check_segments(segments: Sequence[int], size: int | None = None) -> list[int
     if size is not None and sum(lengths) != size:
         raise ValueError(f"segments must sum to M = {size}; got {lengths}, which sum to {sum(lengths)}")
     return lengths
-
-
-def _blocks(devices: int, lengths: Sequence[int]) -> Iterator[tuple[slice, slice, int]]:
-    """Cut the `[K, M]` gradient into (rows, columns, layer) blocks of one layer and bounded size."""
-    start = 0
-    for layer, length in enumerate(lengths):
-        stop = start + length
-        height = max(1, _BLOCK // length)
-        for row in range(0, devices, height):
-            for column in range(start, stop, _BLOCK):
-                yield slice(row, row + height), slice(column, min(column + _BLOCK, stop)), layer
-        start = stop

@@ -107,6 +107,8 @@ def collect(
             parts.append(encoder.encode(encoder.rotate(local.gradients, rotation_key)))
         if gram and len(devices) <= chunk:
             inner = (local.gradients @ local.gradients.T).double()
+            if not bool(inner.isfinite().all()):
+                raise Diverged("gradients are too large to be multiplied")
     task.end_round()
     loss = float(torch.cat(losses) @ torch.from_numpy(shares))
     if ideal:
