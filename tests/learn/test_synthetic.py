@@ -8,7 +8,9 @@ import torch
 from scipy import stats
 
 from signfade.data import make_regression
+from signfade.lab.config import resolve
 from signfade.learn.synthetic import GaussianTask, RegressionTask
+from signfade.learn.tasks import make_task
 
 
 def test_regression_gradients_are_autograds() -> None:
@@ -76,3 +78,17 @@ def test_gaussian_gradients_have_the_stated_law() -> None:
         assert stats.kstest(standard, "norm").pvalue > 1e-4
     again = task.local_gradients(task.initial_weights(), np.array([3, 6]), round=3).gradients
     assert torch.equal(again, g[[3, 6]])
+
+
+def test_the_optimum_does_not_depend_on_the_number_of_threads() -> None:
+    """The step is measured in 1/L, so its last digit would be in every weight."""
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            task = make_task(resolve({"data.name": "regression"}))
+            assert torch.get_num_threads() == threads
+            found.append((task.step_unit, task.evaluate(task.initial_weights()).loss))
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from signfade.data import Dataset, load, make_regression, split
-from signfade.learn.classify import ClassificationTask
+from signfade.learn.classify import ClassificationTask, one_thread
 from signfade.learn.models import build_model
 from signfade.learn.synthetic import GaussianTask, RegressionTask
 from signfade.learn.task import Task
@@ -12,6 +12,7 @@ from signfade.settings import RunSettings
 __all__ = ["make_task"]
 
 
+@one_thread()  # an optimum found by two threads differs in its last digits
 def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None = None) -> Task:
     """Load the data, split it over the devices and build the model.
 
