@@ -13,10 +13,8 @@ from torch import Tensor
 from signfade.learn.cell import CellPlan, make_cell
 from signfade.learn.classify import one_thread
 from signfade.learn.encode import Encoder
-from signfade.learn.joint import JointRule
-from signfade.learn.predict import debias_factor, known_gain, predicted_error
-from signfade.learn.round import Diverged, Uplink, choose_devices, collect, rotate_back
-from signfade.learn.rules import find_rule
+from signfade.learn.estimate import Estimator, rule_of
+from signfade.learn.round import Diverged, Uplink, choose_devices, collect
 from signfade.learn.step import make_step
 from signfade.learn.task import Task
 from signfade.learn.tasks import make_task
@@ -54,12 +52,11 @@ class Experiment:
         self.round = 0
         self.warnings: list[str] = []
         self._workers = settings.threads or os.cpu_count() or 1
-        method = settings.method
-        self._rule = None if method.aggregator in ("ideal", "bfl") else find_rule(method)
+        rule = rule_of(settings.method)
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
-        self._joint = JointRule(method, self.task.devices) if method.aggregator == "bfl" else None
-        self._encoder = Encoder(method, self.task.segments)
+        self._encoder = Encoder(settings.method, self.task.segments)
+        self._estimate = Estimator(rule, self._encoder, self.task.devices, settings.seed)
         self._step = make_step(settings.server, self.task.initial_weights(), self.task.step_unit)
         self._uplink_bits = 0
         self._downlink_bits = 0
@@ -116,7 +113,7 @@ class Experiment:
             devices=devices,
             round=t,
             seed=settings.seed,
-            gram=settings.method.rotation != "none" or self._joint is not None,
+            gram=settings.method.rotation != "none" or self._estimate.joint is not None,
         )
         estimate, expected = self._estimate(uplink, t)
         nmse, cosine = self._errors(uplink, estimate)
@@ -140,23 +137,6 @@ class Experiment:
             "snr_db": self._snr_db(uplink),
             "devices": len(devices),
         }
-
-    def _estimate(self, uplink: Uplink, t: int) -> tuple[Tensor, float | None]:
-        """Return the server's estimate of the sum, `[M]`, and the error that theory expects of it."""
-        method, received = self.settings.method, uplink.received
-        if received is None:
-            return uplink.truth, 0.0
-        if self._joint is not None:
-            estimate, factor, expected = self._joint(uplink, received)
-        else:
-            assert self._rule is not None
-            estimate = self._rule(received)
-            factor = debias_factor(method, known_gain(method, received))
-            expected = predicted_error(method, uplink, factor)
-        if factor != 1:  # the means were told: only what was estimated about them is shrunk
-            known = received.weights @ received.mean
-            estimate = known + factor * (estimate - known)
-        return rotate_back(estimate, self._encoder, self.settings.seed, t), expected
 
     def _errors(self, uplink: Uplink, estimate: Tensor) -> tuple[float | None, float | None]:
         """Return the normalised error of the estimate and its cosine to the true sum."""
@@ -182,7 +162,8 @@ class Experiment:
     def _parts(self) -> dict[str, Any]:
         """Everything with a state of its own."""
         parts = {"step": self._step, "task": self.task, "watch": self._watch}
-        return parts if self._joint is None else {**parts, "joint": self._joint}
+        joint = self._estimate.joint
+        return parts if joint is None else {**parts, "joint": joint}
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by name."""
