@@ -15,7 +15,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +147,8 @@ def tuned_steps(
     return chosen
 
 
-def grid(out: Path, steps: dict[tuple[str, str], float]) -> Iterator[tuple[str, list[PlannedRun]]]:
-    """Yield the cells of the study in the order they are played."""
+def grid(out: Path, steps: dict[tuple[str, str], float]) -> dict[str, list[PlannedRun]]:
+    """Return the runs of every cell of the study, by title."""
 
     def cell(
         split: str, bandwidth: str, devices: int, seeds: int, rounds: int, methods: Sequence[str]
@@ -162,18 +162,27 @@ def grid(out: Path, steps: dict[tuple[str, str], float]) -> Iterator[tuple[str, 
                 runs.append(planned(out, method, bandwidth, split, devices, step, seed, rounds))
         return runs
 
-    every = list(METHODS)
-    quick = [m for m in METHODS if m != "ep"]
-    for bandwidth in ("180kHz", "1MHz"):
-        yield f"two-chunks, {bandwidth}, K = 20", cell("two-chunks", bandwidth, 20, 3, 400, every)
-    for bandwidth in ("180kHz", "1MHz"):
-        yield f"two-chunks, {bandwidth}, K = 100", cell("two-chunks", bandwidth, 100, 1, 120, quick)
-    for bandwidth in ("180kHz", "1MHz"):
-        yield f"iid, {bandwidth}, K = 20", cell("iid", bandwidth, 20, 3, 400, every)
+    without_ep = [m for m in METHODS if m != "ep"]
+    cells = {}
+    for split in ("two-chunks", "iid"):
+        for bandwidth in ("180kHz", "1MHz"):
+            cells[f"{split}, {bandwidth}, K = 20"] = cell(split, bandwidth, 20, 3, 400, list(METHODS))
     ten = ["rotated-sbfl", "linear", "best", "ideal"]
-    yield "two-chunks, 10MHz, K = 20", cell("two-chunks", "10MHz", 20, 3, 400, ten)
-    for bandwidth in ("180kHz", "1MHz"):
-        yield f"iid, {bandwidth}, K = 100", cell("iid", bandwidth, 100, 1, 120, quick)
+    cells["two-chunks, 10MHz, K = 20"] = cell("two-chunks", "10MHz", 20, 3, 400, ten)
+    for split in ("two-chunks", "iid"):
+        for bandwidth in ("180kHz", "1MHz"):
+            cells[f"{split}, {bandwidth}, K = 100"] = cell(split, bandwidth, 100, 1, 120, without_ep)
+    return cells
+
+
+def urgency(run: PlannedRun) -> tuple[bool, ...]:
+    """Sort runs so that a study that is stopped early has said the most: False comes first."""
+    settings = run.settings
+    slow = settings.method_label == "ep"
+    small = settings.data.devices == 20
+    plain = small and settings.data.split == "two-chunks" and settings.cell.bandwidth_hz < 10e6
+    first = settings.seed == 0
+    return (not (plain or first), slow and not first, not plain, settings.data.split == "iid" and not small)
 
 
 def _mean(values: Sequence[float | None], digits: int) -> str:
@@ -222,10 +231,12 @@ def main() -> None:
     player = None if options.table else Player(options.out, options.jobs)
     steps = tuned_steps(options.out, ["180kHz", "1MHz"], list(METHODS), player)
     steps |= tuned_steps(options.out, ["10MHz"], ["rotated-sbfl", "linear", "best", "ideal"], player)
-    for title, runs in grid(options.out, steps):
-        if player is not None:
-            player(runs, title)
-        print(table(title, runs), flush=True)
+    cells = grid(options.out, steps)
+    if player is not None:
+        runs = {run.folder: run for cell in cells.values() for run in cell}
+        player(sorted(runs.values(), key=urgency), "training")
+    for title, cell in cells.items():
+        print(table(title, cell), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Gradients of K devices at common weights: which way is fastest on this machine?
 
+`signfade` is what the library does; `signfade+sbfl` and `signfade+best` are its whole rounds (metrics on, no
+evaluation), and `plain+numpy` is the plain loop with the uplink one writes first in NumPy.
+
 Every candidate lives in a process of its own (allocator and thread settings are per process) and computes one
 round when told to; rounds of all candidates are interleaved, so that a busy machine slows all alike.
 Ratios are to `plain`, the loop one writes first, with torch's default settings.
@@ -19,12 +22,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from signfade.data import Dataset, RegressionData, Split
+from signfade.learn import Experiment
 from signfade.learn.allocator import tune_allocator
+from signfade.learn.classify import ClassificationTask, one_thread
+from signfade.learn.models import paper_cnn
+from signfade.learn.synthetic import RegressionTask
+from signfade.settings import RunSettings
 
 CLASSES = 10
 
@@ -82,6 +92,107 @@ def device_gradient(model: nn.Module, parameters: list[Tensor], x: Tensor, y: Te
         offset += g.numel()
 
 
+def numpy_uplink(g: Tensor) -> Tensor:
+    """What one writes first: every device's signal over a fading, noisy link, then the posterior means."""
+    rng = np.random.default_rng(0)
+    gradient = g.numpy()
+    mean = gradient.mean(axis=1, keepdims=True)
+    scale = np.sqrt(2 / np.pi) * gradient.std(axis=1, keepdims=True)
+    s = np.where(gradient >= mean, 1.0, -1.0)
+    h, sigma2 = rng.standard_normal((len(g), 1)), 0.1
+    received = h * s + np.sqrt(sigma2) * rng.standard_normal(s.shape)
+    return torch.from_numpy((mean + scale * np.tanh(h * received / sigma2)).sum(axis=0))
+
+
+def large_batch(model: nn.Sequential, x: Tensor, y: Tensor, out: Tensor) -> Callable[[], Tensor]:
+    """All samples at once; then the weights' gradients device by device, layer by layer."""
+    devices, batch = x.shape[:2]
+    layers = [layer for layer in model if list(layer.parameters())]
+
+    def run() -> Tensor:
+        seen: list[tuple[Tensor, Tensor]] = []
+        value = x.flatten(0, 1)
+        for layer in model:
+            entered, value = value, layer(value)
+            if layer in layers:
+                seen.append((entered, value))
+        loss = functional.cross_entropy(value, y.flatten(), reduction="sum") / batch
+        sent = torch.autograd.grad(loss, [after for _, after in seen])
+        offset = 0
+        for layer, (entered, _), g in zip(layers, seen, sent, strict=True):
+            for k in range(devices):
+                rows = slice(k * batch, (k + 1) * batch)
+                parts = weight_gradients(layer, entered[rows].detach(), g[rows])
+                torch.cat([part.flatten() for part in parts], out=out[k, offset : offset + parts_of(layer)])
+            offset += parts_of(layer)
+        return out
+
+    return run
+
+
+def parts_of(layer: nn.Module) -> int:
+    return sum(p.numel() for p in layer.parameters())
+
+
+def weight_gradients(layer: nn.Module, entered: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    if isinstance(layer, nn.Linear):
+        return g.T @ entered.flatten(1), g.sum(0)
+    plain = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, True])
+    bias = [layer.out_channels]
+    return torch.ops.aten.convolution_backward(g, entered, layer.weight.detach(), bias, *plain)[1:]
+
+
+def of_signfade(
+    words: list[str], model: nn.Module, flat: Tensor, x: Tensor, y: Tensor
+) -> Callable[[], Tensor]:
+    """The library's own gradients, or a whole round with the named method."""
+    tune_allocator()
+    nn.utils.vector_to_parameters(flat, model.parameters())
+    devices, batch = x.shape[:2]
+    data = Dataset(x.flatten(0, 1), y.flatten(), x[0], y[0], classes=CLASSES, name="random")
+    who = Split(np.arange(devices * batch), batch * np.arange(devices + 1))
+    task = ClassificationTask(data, who, model, batch, seed=0, workers=2)
+    if not words:
+        return lambda: task.local_gradients(flat, np.arange(devices), 0).gradients
+    method = {"preset": "best"} if words[0] == "best" else {"aggregator": words[0]}
+    settings = {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"step": 1e-6}}
+    run = Experiment(RunSettings.model_validate(settings | {"data": {"devices": devices}}), task)
+
+    def round() -> Tensor:
+        run.advance()
+        return run.weights
+
+    return round
+
+
+def regression_round(
+    candidate: str, devices: int, samples: int = 100, size: int = 300
+) -> Callable[[], Tensor]:
+    """The paper's regression: autograd device by device, the formula device by device, or the library."""
+    data = RegressionData(devices, samples, size, heterogeneous=False, seed=0)
+    x, z = data.chunk(np.arange(devices))
+    w = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    if candidate == "plain":
+
+        def plain() -> Tensor:
+            rows = []
+            for k in range(devices):
+                v = w.clone().requires_grad_()
+                rows.append(torch.autograd.grad((x[k] @ v - z[k]).square().sum(), v)[0])
+            return torch.stack(rows)
+
+        return plain
+    if candidate == "formula":
+        return lambda: torch.stack([2 * (x[k] @ w - z[k]) @ x[k] for k in range(devices)])
+    task = RegressionTask(data, None, seed=0)
+
+    def batched() -> Tensor:
+        with one_thread():
+            return task.local_gradients(w, np.arange(devices), 0).gradients
+
+    return batched
+
+
 def make_round(candidate: str, kind: str, devices: int, batch: int) -> Callable[[], Tensor]:
     """Return a function that computes all devices' gradients `[K, M]` once."""
     words = candidate.split("+")
@@ -123,7 +234,28 @@ def make_round(candidate: str, kind: str, devices: int, batch: int) -> Callable[
                 rows.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
             return torch.stack(rows)
 
-        return plain
+        return (lambda: numpy_uplink(plain())) if "numpy" in words else plain
+
+    if words[0] == "compiled":
+
+        def one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return functional.cross_entropy(functional_call(model, values, (x,)), y)
+
+        gradient = torch.compile(grad(one))
+        values = {n: p.detach() for n, p in model.named_parameters()}
+
+        def compiled() -> Tensor:
+            for k in range(devices):
+                torch.cat([g.flatten() for g in gradient(values, x[k], y[k]).values()], out=out[k])
+            return out
+
+        return compiled
+
+    if words[0] == "batch":
+        return large_batch(model, x, y, out)
+
+    if words[0] == "signfade":
+        return of_signfade(words[1:], model if kind == "mlp" else paper_cnn((1, 28, 28), CLASSES), flat, x, y)
 
     if words[0] == "loop":
         parameters = replica(model, flat, layout)
@@ -161,7 +293,8 @@ def make_round(candidate: str, kind: str, devices: int, batch: int) -> Callable[
 
 def serve(candidate: str, kind: str, devices: int, batch: int) -> None:
     """Compute one round for every line on standard input, and answer with its seconds."""
-    work = make_round(candidate, kind, devices, batch)
+    regression = kind == "regression"
+    work = regression_round(candidate, devices) if regression else make_round(candidate, kind, devices, batch)
     for _ in range(3):
         result = work()
     print(float(result.double().abs().sum()), flush=True)
@@ -173,18 +306,22 @@ def serve(candidate: str, kind: str, devices: int, batch: int) -> None:
 
 CANDIDATES = {
     "cnn": [
-        "plain", "plain+mallopt", "loop", "loop+mallopt", "loop+last", "loop+last+mallopt",
-        "vmap", "vmap+mallopt", "vmap+last+mallopt", "loop+last+pool+mallopt",
-        "threads", "threads+mallopt", "threads+last+mallopt", "threads+last+pool+mallopt",
+        "plain", "plain+numpy", "plain+mallopt", "loop+mallopt", "loop+last", "loop+last+mallopt",
+        "vmap", "vmap+last+mallopt", "batch+mallopt", "compiled+mallopt", "threads+last+mallopt",
+        "threads+last+pool+mallopt", "signfade", "signfade+sbfl", "signfade+best",
     ],
-    "mlp": ["plain", "plain+mallopt", "loop+mallopt", "vmap", "vmap+mallopt", "threads+mallopt"],
+    "mlp": [
+        "plain", "plain+numpy", "plain+mallopt", "loop+mallopt", "vmap+mallopt", "batch+mallopt",
+        "compiled+mallopt", "threads+mallopt", "signfade", "signfade+sbfl",
+    ],
+    "regression": ["plain", "formula", "signfade"],
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve")
-    parser.add_argument("--model", default="cnn", choices=sorted(MODELS))
+    parser.add_argument("--model", default="cnn", choices=sorted(CANDIDATES))
     parser.add_argument("--candidates", nargs="*")
     parser.add_argument("--devices", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32)
