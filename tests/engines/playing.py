@@ -1,0 +1,69 @@
+"""What the tests of engines look at: the processes we have, and what runs leave behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signfade.lab.config import resolve
+from signfade.lab.train import PlannedRun, train
+
+
+def children(parent: int | str = "self") -> list[int]:
+    """The process numbers of a process's children, from the kernel."""
+    tasks = Path(f"/proc/{parent}/task")
+    return [int(pid) for task in tasks.glob("*/children") for pid in task.read_text().split()]
+
+
+def left_behind(wanted: list[int], seconds: float = 10.0) -> list[int]:
+    """Those of `wanted` that still run after some patience; a zombie does not run."""
+
+    def runs(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(map(runs, wanted)):
+        time.sleep(0.05)
+    return [pid for pid in wanted if runs(pid)]
+
+
+def planned(folder: Path, **keys: Any) -> PlannedRun:
+    """A short run of digits; `server__step` stands for server.step."""
+    base = {"rounds": 6, "data.devices": 4, "data.batch": 8, "model.name": "linear", "checkpoint_every": 3}
+    base |= {"eval.every": 3}
+    return PlannedRun(resolve(base | {key.replace("__", "."): value for key, value in keys.items()}), folder)
+
+
+def remains(folder: Path) -> dict[str, Any]:
+    """What a finished run leaves, seconds and log aside."""
+    files: dict[str, Any] = {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != "log"
+    }
+    lines = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
+    summary = json.loads(files["summary.json"])
+    for record in (*lines, summary):
+        del record["seconds"]
+    return files | {"metrics.jsonl": lines, "summary.json": summary}
+
+
+def inline(run: PlannedRun, folder: Path) -> dict[str, Any]:
+    """What the run leaves when it is played in this process."""
+    train(run.settings, folder)
+    return remains(folder)
+
+
+@pytest.fixture
+def no_process_stays() -> Any:
+    """Fail if a process outlives the test."""
+    before = set(children())
+    yield
+    assert left_behind([pid for pid in children() if pid not in before]) == []

@@ -1,0 +1,177 @@
+"""Runs on worker processes are the runs of this process, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from signfade.engines import process
+from signfade.engines.events import Event
+from signfade.engines.process import play
+from signfade.lab.folder import FolderError, RunFolder
+from signfade.lab.train import Interrupted, train
+
+from .playing import children, inline, left_behind, no_process_stays, planned, remains
+
+__all__ = ["no_process_stays"]
+pytestmark = pytest.mark.usefixtures("no_process_stays")
+
+
+def test_results_are_those_of_one_process(tmp_path: Path) -> None:
+    """Good, failing and refused runs, on two workers that hold one copy of the data."""
+    kinds = {
+        "digits": {"data__name": "digits"},
+        "joint": {"method__preset": "best", "server__step": 1e-3},
+        "regression": {"data__name": "regression"},
+        "diverges": {"data__name": "regression", "server__step": 1e15, "method__aggregator": "ideal"},
+        "refused": {"model__name": "nowhere:model"},
+        "finished": {"data__name": "gaussian"},
+    }
+    runs = [planned(tmp_path / name, **keys) for name, keys in kinds.items()]
+    train(runs[-1].settings, runs[-1].folder)
+    events: list[Event] = []
+    shares: list[float] = []
+
+    def heard(event: Event) -> None:
+        events.append(event)
+        if event.kind == "round" and len(children()) == 2:
+            shares.append(sum(_own_share(pid) for pid in children()) / 2)
+
+    outcome = play(runs, 2, on_event=heard)
+
+    assert [folder.name for folder in outcome.finished] == ["digits", "joint", "regression", "finished"]
+    assert [folder.name for folder in outcome.failed] == ["diverges", "refused"]
+    assert [folder.name for folder in outcome.refused] == ["refused"]
+    assert "diverged" in outcome.failed[tmp_path / "diverges"]
+    assert "nowhere" in outcome.failed[tmp_path / "refused"]
+    assert not (tmp_path / "refused").exists()
+    for run in runs[:3]:
+        assert remains(run.folder) == inline(run, tmp_path / "inline" / run.folder.name)
+    assert 0.45 < min(shares) < 0.6  # of the pages a worker has, the other has the same: half is its share
+    for index, run in enumerate(runs):
+        kinds_of = [event.kind for event in events if event.index == index and event.kind != "noted"]
+        name = run.folder.name
+        if name == "finished":
+            assert kinds_of == ["skipped"]
+        elif name in ("diverges", "refused"):
+            assert (kinds_of[0], kinds_of[-1]) == ("started", "failed")
+        else:
+            assert kinds_of == ["started", *["round"] * 6, "finished"]
+    assert [event.round for event in events if event.index == 0] == [0, 1, 2, 3, 4, 5, 6, 6]
+
+
+def _own_share(pid: int) -> float:
+    """Of the data set's pages that a process has mapped, the part that it must answer for; 1 if none."""
+    maps = Path(f"/proc/{pid}/smaps").read_text()
+    part = re.search(r"/signfade-[^/\n]+/data-\d+/train_x\n(.*?)VmFlags", maps, re.DOTALL)
+    kib = {name: int(size) for name, size in re.findall(r"(\w+): +(\d+) kB", part[1])} if part else {}
+    return kib["Pss"] / kib["Rss"] if kib.get("Rss", 0) > 100 else 1.0
+
+
+def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None:
+    runs = [planned(tmp_path / "once", rounds=9), planned(tmp_path / "next")]
+    killed: list[int] = []
+    retried: list[Event] = []
+
+    def heard(event: Event) -> None:
+        if event.kind == "retried":
+            retried.append(event)
+        if event.kind == "round" and event.round == 5 and not killed:
+            killed.extend(children())
+            os.kill(killed[0], signal.SIGKILL)
+
+    outcome = play(runs, 1, on_event=heard)
+    assert [folder.name for folder in outcome.finished] == ["once", "next"]
+    assert outcome.failed == {}
+    assert [(event.index, event.text.partition(";")[0]) for event in retried] == [
+        (0, "its worker was killed by SIGKILL")
+    ]
+    assert len(killed) == 1
+    again = (tmp_path / "once" / "log").read_text().splitlines()[1]
+    assert int(again.split()[3]) in (3, 6)  # from its checkpoint, not from the start
+    assert remains(runs[0].folder) == inline(runs[0], tmp_path / "inline")
+
+
+def test_an_interrupt_saves_every_run_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    runs = [planned(tmp_path / name, rounds=40, seed=seed) for seed, name in enumerate("abc")]
+    there: set[int] = set()
+
+    def heard(event: Event) -> None:
+        if event.kind == "round":
+            there.add(event.index)
+            if there == {0, 1} and event.round % 3 == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match="stopped with 0 of 3 runs finished"):
+        play(runs, 2, on_event=heard)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert children() == []
+    for run in runs[:2]:
+        folder = RunFolder(run.folder)
+        saved = folder.load_checkpoint()
+        assert saved is not None
+        assert saved.round == len(folder.read_metrics())
+        assert 0 < saved.round < 40
+    assert not runs[2].folder.exists()
+    play(runs, 1)
+    for index, run in enumerate(runs):
+        assert remains(run.folder) == inline(run, tmp_path / "inline" / str(index))
+
+
+def test_workers_of_a_killed_parent_save_and_leave(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from playing import planned
+from pathlib import Path
+from signfade.engines.process import play
+home = Path({str(tmp_path)!r})
+run = planned(home / "run", rounds=100000, checkpoint_every=100000)
+play([run], 1, on_event=lambda event: print(event.kind, flush=True))
+"""
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    assert parent.stdout is not None
+    with parent.stdout:
+        assert any(line == "round\n" for line in parent.stdout)
+        workers = children(parent.pid)
+        parent.kill()
+        parent.wait()
+    assert len(workers) == 1
+    assert left_behind(workers) == []
+    folder = RunFolder(tmp_path / "run")
+    saved = folder.load_checkpoint()
+    assert saved is not None
+    assert saved.round == len(folder.read_metrics()) > 0
+    until = time.monotonic() + 5
+    while list(tmp_path.glob("signfade-*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert list(tmp_path.glob("signfade-*")) == []  # nor does its copy of the data
+
+
+def test_nothing_to_play_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = planned(tmp_path / "a", data__name="gaussian")
+    train(run.settings, run.folder)
+    monkeypatch.setattr(process.subprocess, "Popen", lambda *a, **k: pytest.fail("a process was started"))
+    assert play([run], 4).finished == (run.folder,)
+    other = planned(tmp_path / "a", data__name="gaussian", seed=1)
+    with pytest.raises(FolderError, match="another config"):
+        play([planned(tmp_path / "b"), other], 4)
+    with pytest.raises(ValueError, match="jobs must be 1 or more; got 0"):
+        play([run], 0)
+
+
+def test_a_worker_that_cannot_start_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_CODE", "raise SystemExit('no {scratch}'[:5] + 'luck')")
+    outcome = play([planned(tmp_path / "a", data__name="gaussian")], 3)
+    assert outcome.failed == {tmp_path / "a": "its worker ended with code 1: no /tluck, twice"}
