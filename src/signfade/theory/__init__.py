@@ -10,6 +10,14 @@ from __future__ import annotations
 from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
 from signfade.theory.joint import JointMoments, joint_moments, linear_moments, vote_moments
 from signfade.theory.mse import Family, Printed, kappa_of, mse, mse_faded, printed_mse
+from signfade.theory.outage import (
+    block_error,
+    block_error_faded,
+    capacity,
+    dispersion,
+    outage,
+    threshold_snr,
+)
 from signfade.theory.quadrature import Fading
 from signfade.theory.rules import Form, Rule, bit_error, gain, moments, rho, rho_complement
 from signfade.theory.total import nmse
@@ -24,7 +32,11 @@ __all__ = [
     "Rule",
     "Schedule",
     "bit_error",
+    "block_error",
+    "block_error_faded",
+    "capacity",
     "corrected_bound",
+    "dispersion",
     "gain",
     "joint_moments",
     "kappa_of",
@@ -33,11 +45,13 @@ __all__ = [
     "mse",
     "mse_faded",
     "nmse",
+    "outage",
     "printed_mse",
     "published_bound",
     "rho",
     "rho_complement",
     "step_sizes",
+    "threshold_snr",
     "tie_probability",
     "vote_correlation",
     "vote_moments",

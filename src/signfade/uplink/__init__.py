@@ -15,13 +15,16 @@ from signfade.uplink.channel import (
     half_llr,
     transmit,
 )
+from signfade.uplink.code import Decoded, PolarCode, send_coded
 from signfade.uplink.pathloss import OutsideValidity, cost231_hata
 
 __all__ = [
     "Cell",
+    "Decoded",
     "Link",
     "LinkBudget",
     "OutsideValidity",
+    "PolarCode",
     "cost231_hata",
     "draw_fading",
     "error_probability",
@@ -30,5 +33,6 @@ __all__ = [
     "mean_snr_db",
     "noise_variance",
     "place_users",
+    "send_coded",
     "transmit",
 ]
