@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,10 @@ import typer
 from signfade.cli.data import data_app
 from signfade.cli.options import (
     ConfigFile,
+    Jobs,
     Out,
     Overrides,
+    fetch_data,
     prepare_training,
     read_settings,
     stdout_console,
@@ -20,7 +23,7 @@ from signfade.cli.options import (
 from signfade.cli.reproduce import reproduce
 
 if TYPE_CHECKING:
-    from signfade.lab.compare import PlannedRun
+    from signfade.lab.compare import CompareResult, PlannedRun
     from signfade.settings import RunSettings
 
 __all__ = ["app"]
@@ -99,6 +102,7 @@ def compare(
         ),
     ] = "signsgd,sbfl,ideal",
     seeds: Annotated[int, typer.Option(metavar="N", help="Repeat everything with N seeds.")] = 1,
+    jobs: Jobs = 1,
     overrides: Overrides = None,
     out: Out = None,
 ) -> None:
@@ -108,7 +112,7 @@ def compare(
     table, one figure and one report. The same command again continues what was stopped.
     """
     settings = read_settings(config, overrides, out)
-    _compare(settings, methods.split(","), seeds, f"{settings.name}-compare")
+    _compare(settings, methods.split(","), seeds, f"{settings.name}-compare", jobs)
 
 
 @app.command()
@@ -124,22 +128,17 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     _compare(settings, ["signsgd", "sbfl", "best", "ideal"], 1, settings.name)
 
 
-def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str) -> None:
-    from signfade.cli.watch import Watch
-    from signfade.lab.compare import compare as play
+def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
     from signfade.lab.compare import plan, write_comparison
     from signfade.lab.table import comparison_table
 
     folder = Path(settings.out) / name
-    prepare_training(settings)
+    (prepare_training if jobs == 1 else fetch_data)(settings)
     runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
-    with Watch() as watch:
-
-        def start(run: PlannedRun) -> None:
-            seed = f", seed {run.settings.seed}" if seeds > 1 else ""
-            watch.start(run.settings.method_label + seed, run.settings.rounds)
-
-        result = play(runs, on_start=start, on_round=watch.round, on_note=watch.note)
+    titles = [
+        run.settings.method_label + (f", seed {run.settings.seed}" if seeds > 1 else "") for run in runs
+    ]
+    result = (_one_by_one if jobs == 1 else partial(_at_once, jobs=jobs))(runs, titles)
     files = write_comparison(result, folder, settings.name)
     console = stdout_console()
     console.print(comparison_table(result.groups, settings.name, console.width))
@@ -147,6 +146,34 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str) -
         typer.echo(str(file))
     if result.failed:
         raise typer.Exit(1)
+
+
+def _one_by_one(runs: list[PlannedRun], titles: list[str]) -> CompareResult:
+    """Play the runs of a comparison here."""
+    from signfade.cli.watch import Watch
+    from signfade.lab.compare import compare as play
+
+    names = dict(zip((run.folder for run in runs), titles))
+    with Watch() as watch:
+        return play(
+            runs,
+            on_start=lambda run: watch.start(names[run.folder], run.settings.rounds),
+            on_round=watch.round,
+            on_note=watch.note,
+        )
+
+
+def _at_once(runs: list[PlannedRun], titles: list[str], jobs: int) -> CompareResult:
+    """Play them in processes of their own, `jobs` at a time."""
+    from signfade.cli.board import Board
+    from signfade.engines.process import play
+    from signfade.lab.compare import result_of
+
+    with Board(titles, [run.settings.rounds for run in runs]) as board:
+        outcome = play(runs, jobs, on_event=board.event)
+    for folder in outcome.refused:  # as one after another: what cannot be used is bad input
+        raise ValueError(outcome.failed[folder])
+    return result_of(runs, outcome.failed)
 
 
 @app.command()

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
     from signfade.settings import RunSettings
 
-__all__ = ["ConfigFile", "Out", "Overrides", "prepare_training", "read_settings", "stdout_console"]
+__all__ = [
+    "ConfigFile",
+    "Jobs",
+    "Out",
+    "Overrides",
+    "fetch_data",
+    "prepare_training",
+    "read_settings",
+    "stdout_console",
+]
 
 ConfigFile = Annotated[
     Path | None,
@@ -27,6 +36,10 @@ Overrides = Annotated[
 Out = Annotated[
     str | None,
     typer.Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
+]
+Jobs = Annotated[
+    int,
+    typer.Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time, each a process of one thread."),
 ]
 
 
@@ -45,6 +58,11 @@ def prepare_training(settings: RunSettings) -> None:
     from signfade.learn.allocator import tune_allocator
 
     tune_allocator()
+    fetch_data(settings)
+
+
+def fetch_data(settings: RunSettings) -> None:
+    """Fetch the data of a run if it is not on this machine, and show how it comes."""
     if settings.data.name == "mnist" and settings.data.folder is None:
         from signfade.cli.watch import Downloads
         from signfade.data import available, fetch
