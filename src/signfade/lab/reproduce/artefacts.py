@@ -7,13 +7,36 @@ from collections.abc import Sequence
 
 from signfade.lab.reproduce.artefact import Artefact
 from signfade.lab.reproduce.calibrate import CALIBRATE
+from signfade.lab.reproduce.fig_accuracy import FIG_ACCURACY
+from signfade.lab.reproduce.fig_convergence import FIG_CONVERGENCE
+from signfade.lab.reproduce.fig_downlink import FIG_DOWNLINK
+from signfade.lab.reproduce.fig_mse import FIG_MSE
+from signfade.lab.reproduce.fig_priors import FIG_PRIORS
+from signfade.lab.reproduce.fig_quantisation import FIG_QUANTISATION
+from signfade.lab.reproduce.fig_regression import FIG_REGRESSION
+from signfade.lab.reproduce.fig_setup import FIG_SETUP
+from signfade.lab.reproduce.fig_snr import FIG_SNR
 from signfade.lab.reproduce.table_accuracy import TABLE_ACCURACY
 from signfade.lab.reproduce.table_rounds import TABLE_ROUNDS
 
 __all__ = ["ARTEFACTS", "choose"]
 
 ARTEFACTS: dict[str, Artefact] = {
-    artefact.name: artefact for artefact in (CALIBRATE, TABLE_ROUNDS, TABLE_ACCURACY)
+    artefact.name: artefact
+    for artefact in (
+        FIG_SETUP,
+        CALIBRATE,
+        FIG_PRIORS,
+        FIG_REGRESSION,
+        TABLE_ROUNDS,
+        FIG_ACCURACY,
+        FIG_QUANTISATION,
+        TABLE_ACCURACY,
+        FIG_DOWNLINK,
+        FIG_SNR,
+        FIG_MSE,
+        FIG_CONVERGENCE,
+    )
 }
 
 

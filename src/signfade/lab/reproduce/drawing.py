@@ -1,0 +1,108 @@
+"""What the figures have in common: a style a method, bands over seeds, a line that says what is small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import NDArray
+
+from signfade.lab.panels import draw_line
+from signfade.lab.reproduce.records import Record
+from signfade.lab.reproduce.setups import Scale
+from signfade.lab.style import MUTED, LineStyle, figure_style, line_style
+
+__all__ = ["Curve", "band", "curve_of", "legend_below", "method_style", "new_figure", "tail_mean"]
+
+Array = NDArray[np.float64]
+Curve = tuple[Array, Array, Array]  # rounds, mean and deviation, all [T]
+
+# The same look in every figure.
+_PLACES = {
+    "signsum": 0,
+    "gaussian": 1,
+    "laplacian": 2,
+    "rotated": 3,
+    "best": 4,
+    "vote": 5,
+    "published": 6,
+    "blmmse": 7,
+}
+
+
+def method_style(method: str) -> LineStyle:
+    """Return colour, dashes and marker of a method; the ideal is a bound, in grey."""
+    return line_style(_PLACES.get(method, 8), bound=method == "ideal")
+
+
+def new_figure(size: tuple[float, float], scale: Scale) -> Figure:
+    """Return an empty figure; if the scale is not the paper's, its lowest line says so.
+
+    Args:
+        size: width and height in inches.
+        scale: full or quick.
+    """
+    with figure_style():
+        foot = 0.24 / size[1] if scale.words else 0.0
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06, rect=(0, foot, 1, 1 - foot))
+        figure = Figure(size, layout=layout)
+        if scale.words:
+            figure.text(0.01, 0.05 / size[1], scale.words, color=MUTED, fontsize=8, ha="left", va="bottom")
+    return figure
+
+
+def curve_of(records: Sequence[Record], key: str) -> Curve | None:
+    """Return mean and sample deviation over seeds of a curve, at the rounds that all of them have.
+
+    None without a number. A record that diverged ends early, and so does the curve.
+    """
+    curves = [
+        {t: v for t, v in zip(record.curve["round"], record.curve.get(key, [])) if v is not None}
+        for record in records
+    ]
+    shared = sorted(set.intersection(*map(set, curves)), key=float) if curves else []  # type: ignore[arg-type]
+    if not shared:
+        return None
+    values = np.array([[curve[t] for t in shared] for curve in curves], dtype=np.float64)
+    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(shared))
+    return np.array(shared, dtype=np.float64), values.mean(axis=0), deviation
+
+
+def tail_mean(record: Record, key: str, part: float = 0.1) -> float | None:
+    """Return the mean of a curve over its last part: a single round is noisy where a floor is reached.
+
+    Args:
+        record: a run.
+        key: a key of its curve.
+        part: how much of the rounds, from the end.
+    """
+    pairs = zip(record.curve["round"], record.curve.get(key, []))
+    values = [v for t, v in pairs if v is not None and t is not None and t > (1 - part) * record.rounds]
+    return float(np.mean(values)) if values and record.diverged is None else None
+
+
+def band(
+    ax: Axes,
+    curve: Curve,
+    style: LineStyle,
+    label: str,
+    limits: tuple[float, float] = (0.0, np.inf),
+    scale: float = 1.0,
+) -> None:
+    """Draw a mean as a line and one deviation as a band, which stays where the quantity can be."""
+    rounds, mean, deviation = curve
+    draw_line(ax, rounds, scale * mean, style, label)
+    if deviation.any():
+        low = np.clip(mean - deviation, *limits)
+        high = np.clip(mean + deviation, *limits)
+        ax.fill_between(rounds, scale * low, scale * high, color=style.color, alpha=0.16, linewidth=0)
+
+
+def legend_below(figure: Figure, ax: Axes, columns: int = 3) -> None:
+    """Put the legend of one panel below all of them, where it covers nothing."""
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.4)

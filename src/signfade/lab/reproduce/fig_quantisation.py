@@ -1,0 +1,93 @@
+"""Fig. 6: how many bits the two scalars of a device need."""
+
+from __future__ import annotations
+
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from signfade.lab.reproduce.artefact import Artefact, Study
+from signfade.lab.reproduce.document import Block, Picture, Table, Text
+from signfade.lab.reproduce.drawing import method_style, new_figure
+from signfade.lab.reproduce.grid import Pair, pair_text
+from signfade.lab.reproduce.plan import Tier, Want
+from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.setups import METHODS, Scale, training
+from signfade.lab.reproduce.table_accuracy import ours_text
+from signfade.lab.style import figure_style
+from signfade.settings import RunSettings
+
+__all__ = ["FIG_QUANTISATION", "at_bits"]
+
+BITS = (1, 2, 4, 8)
+PRIORS = ("gaussian", "laplacian")
+PAIR: Pair = (1e-3, 0.9)  # the paper's best for both priors
+# The quantisers' range: what scales of gradients can be, not what they turned out to be.
+_RANGE = {"method__scale_low": 1e-5, "method__scale_high": 1.0}
+
+
+def _wants(scale: Scale, records: Records) -> list[Want]:
+    wants = []
+    for place, prior in enumerate(PRIORS):
+        for bits in (None, *BITS):
+            order = (bits or 0) * 10 + place
+            wants += [Want(settings, Tier.FIGURE, order=order) for settings in _runs(scale, prior, bits)]
+    return wants
+
+
+def _runs(scale: Scale, prior: str, bits: int | None) -> list[RunSettings]:
+    more: dict[str, Any] = {} if bits is None else {"method__side_bits": bits, **_RANGE}
+    return [
+        training(scale, prior, PAIR, seed=seed, rounds=scale.figure_rounds, **more)
+        for seed in range(scale.figure_seeds)
+    ]
+
+
+def at_bits(study: Study, prior: str, bits: int | None) -> list[Record]:
+    """Return the records with so many bits a scalar, None for full precision."""
+    return study.records.find_all(_runs(study.scale, prior, bits))
+
+
+def _render(study: Study) -> list[Block]:
+    places = [*BITS, None]
+    with figure_style():
+        figure = new_figure((5.6, 3.6), study.scale)
+        ax = figure.add_subplot()
+        for shift, prior in zip((-0.06, 0.06), PRIORS):
+            points = [(x, at_bits(study, prior, bits)) for x, bits in enumerate(places)]
+            known = [(x, [r.accuracy for r in records if r.accuracy is not None]) for x, records in points]
+            known = [(x, values) for x, values in known if values]
+            if known:
+                style = method_style(prior)
+                ax.errorbar(
+                    np.array([x + shift for x, _ in known]),
+                    [100 * mean(values) for _, values in known],
+                    yerr=[100 * (stdev(values) if len(values) > 1 else 0.0) for _, values in known],
+                    color=style.color,
+                    marker=style.marker,
+                    capsize=3,
+                    linewidth=1.4,
+                    label=METHODS[prior].label,
+                )
+        ax.set_xticks(range(len(places)), [*map(str, BITS), "32 (float)"])
+        ax.set(xlabel="bits a scalar", ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)")
+        ax.grid(visible=False, axis="x")
+        if ax.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside upper center", ncols=2)
+    rows = [
+        ["32 (float)" if bits is None else str(bits), *(ours_text(at_bits(study, p, bits)) for p in PRIORS)]
+        for bits in places
+    ]
+    words = (
+        "Mean and scale of a device, quantised: the mean uniformly, the scale uniformly in its logarithm "
+        f"from 1e-5 to 1 (the paper's quantiser of the scale is uniform, its range is not told). "
+        f"{pair_text(PAIR)}, full downlink."
+    )
+    note = f"Test accuracy after {study.scale.figure_rounds} rounds; mean ± deviation over seeds."
+    about = "Test accuracy against the bits for each scalar, for both priors"
+    heads = ["bits a scalar", *(METHODS[prior].label for prior in PRIORS)]
+    return [Text(words), Picture(figure, "fig-quantisation", about), Table(heads, rows, note)]
+
+
+FIG_QUANTISATION = Artefact("fig-quantisation", "Bits for the scalars", "Fig. 6", _render, wants=_wants)

@@ -1,0 +1,127 @@
+"""Ours: accuracy of each method against the mean SNR of the cell, so that one sees where a claim holds."""
+
+from __future__ import annotations
+
+from functools import cache
+from statistics import mean, stdev
+
+import numpy as np
+
+from signfade.lab.reproduce.artefact import Artefact, Study
+from signfade.lab.reproduce.document import Block, Picture, Table, Text
+from signfade.lab.reproduce.drawing import legend_below, method_style, new_figure
+from signfade.lab.reproduce.fig_accuracy import IDEAL_PAIR
+from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, best_pair, pair_text
+from signfade.lab.reproduce.plan import Tier, Want
+from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.setups import BANDWIDTHS, METHODS, Scale, training
+from signfade.lab.reproduce.table_accuracy import ours_text
+from signfade.lab.style import MUTED, figure_style
+from signfade.learn.cell import make_cell
+from signfade.settings import RunSettings
+
+__all__ = ["FIG_SNR", "median_snr_db"]
+
+_USERS = 5000
+SHOWN = tuple(column for column in COLUMNS if column.quantity == "Full" or column.method == "vote")
+
+
+@cache
+def median_snr_db(bandwidth_hz: float) -> float:
+    """Return the median over users of the mean SNR in a cell with this budget."""
+    cell = training(Scale(), "gaussian", (1e-2, 0.0), bandwidth_hz=bandwidth_hz).cell
+    snr = make_cell(cell, _USERS, 0).mean_snr_db
+    assert snr is not None
+    return float(np.median(snr))
+
+
+def _runs(scale: Scale, column: Column, pair: Pair, bandwidth: float) -> list[RunSettings]:
+    return [
+        training(
+            scale,
+            column.method,
+            pair,
+            seed=seed,
+            downlink=column.downlink,
+            rounds=scale.figure_rounds,
+            bandwidth_hz=bandwidth,
+        )
+        for seed in range(scale.figure_seeds)
+    ]
+
+
+def _ideal(scale: Scale) -> list[RunSettings]:
+    seeds = range(scale.figure_seeds)
+    return [training(scale, "ideal", IDEAL_PAIR, seed=seed, rounds=scale.figure_rounds) for seed in seeds]
+
+
+def _wants(scale: Scale, records: Records) -> list[Want]:
+    wants = [Want(settings, Tier.EXTRA, ours=True) for settings in _ideal(scale)]
+    for place, column in enumerate(SHOWN):
+        pair = best_pair(scale, records, column)
+        if pair is not None:
+            wants += [
+                Want(settings, Tier.FIGURE, column.ours, place)
+                for bandwidth in BANDWIDTHS
+                for settings in _runs(scale, column, pair, bandwidth)
+            ]
+    return wants
+
+
+def _points(study: Study, column: Column) -> tuple[Pair | None, dict[float, list[Record]]]:
+    pair = best_pair(study.scale, study.records, column)
+    if pair is None:
+        return None, {}
+    return pair, {b: study.records.find_all(_runs(study.scale, column, pair, b)) for b in BANDWIDTHS}
+
+
+def _render(study: Study) -> list[Block]:
+    rows = []
+    with figure_style():
+        figure = new_figure((6.4, 4.4), study.scale)
+        ax = figure.add_subplot()
+        for column in SHOWN:
+            pair, found = _points(study, column)
+            label = METHODS[column.method].label
+            if pair is None:
+                rows.append([label, "not settled", *(["missing"] * len(BANDWIDTHS))])
+                continue
+            rows.append([label, pair_text(pair), *(ours_text(found[b]) for b in BANDWIDTHS)])
+            known = {b: [r.accuracy for r in rs if r.accuracy is not None] for b, rs in found.items()}
+            known = {b: values for b, values in known.items() if values}
+            if known:
+                style = method_style(column.method)
+                line = ax.errorbar(
+                    [median_snr_db(b) for b in known],
+                    [100 * mean(values) for values in known.values()],
+                    yerr=[100 * (stdev(values) if len(values) > 1 else 0.0) for values in known.values()],
+                    color=style.color,
+                    marker=style.marker,
+                    capsize=3,
+                    linewidth=1.4,
+                    label=f"{label}, {pair_text(pair)}",
+                )
+                if style.dashes:
+                    line[0].set_dashes(style.dashes)
+        ideal = study.records.find_all(_ideal(study.scale))
+        if values := [record.accuracy for record in ideal if record.accuracy is not None]:
+            ax.axhline(100 * mean(values), color=MUTED, dashes=(1.2, 1.4), label="ideal (no radio)")
+        chosen = median_snr_db(study.scale.bandwidth_hz)
+        ax.axvline(chosen, color=MUTED, linewidth=0.8, label="calibrated budget")
+        ax.set(
+            xlabel="median over users of the mean SNR (dB)",
+            ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)",
+        )
+        legend_below(figure, ax, 2)
+    words = (
+        "Every budget that calibration looked at, each method with the hyper-parameters that are best for it "
+        "at the calibrated one; they were not tuned again at the others."
+    )
+    heads = ["method", "step / momentum"]
+    heads += [f"{median_snr_db(b):.0f} dB ({b / 1e6:g} MHz)".replace("-", "−") for b in BANDWIDTHS]
+    note = f"Test accuracy after {study.scale.figure_rounds} rounds; mean ± deviation over seeds."
+    about = "Test accuracy of each method against the median mean SNR of the cell"
+    return [Text(words), Picture(figure, "fig-snr", about), Table(heads, rows, note)]
+
+
+FIG_SNR = Artefact("fig-snr", "Accuracy against the SNR of the cell", "ours", _render, wants=_wants)
