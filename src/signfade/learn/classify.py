@@ -47,13 +47,16 @@ class _Replica:
         self.parameters = list(self.model.parameters())
         self.buffers = list(self.model.buffers())
         self._layout = layout
+        self._turn: object = None
 
     @torch.no_grad()
-    def load(self, weights: Tensor, buffers: list[Tensor]) -> None:
-        """Take the server's weights, flat, and buffers."""
-        parts = weights.split_with_sizes([parameter.numel() for parameter in self.parameters])
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.copy_(part.view(parameter.shape))
+    def load(self, weights: Tensor, buffers: list[Tensor], turn: object) -> None:
+        """Take the server's weights, flat, unless this turn's are there already; and its buffers, always."""
+        if turn is not self._turn:
+            parts = weights.split_with_sizes([parameter.numel() for parameter in self.parameters])
+            for parameter, part in zip(self.parameters, parts, strict=True):
+                parameter.copy_(part.view(parameter.shape))
+            self._turn = turn
         for buffer, value in zip(self.buffers, buffers, strict=True):
             buffer.copy_(value)
 
@@ -170,12 +173,13 @@ class ClassificationTask:
         self, work: Callable[[_Replica, int], None], items: Iterable[int], weights: Tensor, *, training: bool
     ) -> None:
         """Do `work` on every item, each with a replica of its own for the time."""
+        turn = object()
 
         def with_replica(item: int) -> None:
             replica = self._replicas.get()
             try:
                 replica.model.train(training)
-                replica.load(weights, self._buffers)
+                replica.load(weights, self._buffers, turn)
                 work(replica, item)
             finally:
                 self._replicas.put(replica)
