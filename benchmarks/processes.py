@@ -1,0 +1,60 @@
+"""Runs an hour of two worker processes beside one: short runs of examples/mnist.toml, taking turns.
+
+python benchmarks/processes.py [--rounds 60] [--repeat 3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from harness import write
+
+from signfade.engines.process import play
+from signfade.lab.compare import PlannedRun
+from signfade.lab.config import load
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"
+
+
+def seconds(jobs: int, rounds: int) -> float:
+    """Return how long two runs take on so many processes, from the start of the processes to their end."""
+    with tempfile.TemporaryDirectory() as home:
+        runs = []
+        for seed in range(2):
+            settings = load(EXAMPLE, [f"rounds={rounds}", f"seed={seed}", f"eval.every={rounds}"])
+            runs.append(PlannedRun(settings, Path(home) / f"seed-{seed}"))
+        started = time.perf_counter()
+        outcome = play(runs, jobs)
+        if outcome.failed:
+            raise SystemExit(f"a run failed: {next(iter(outcome.failed.values()))}")
+        return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    times: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(options.repeat):
+        for jobs, measured in times.items():
+            measured.append(seconds(jobs, options.rounds))
+    gain = statistics.median(one / two for one, two in zip(times[1], times[2], strict=True))
+    for jobs, measured in times.items():
+        each = statistics.median(measured)
+        print(f"{jobs} process{'es' * (jobs > 1)}: {each:.1f} s for two runs of {options.rounds} rounds")
+    best = min(times[2]) / 2
+    print(f"two processes give {gain:.2f} times the runs an hour of one")
+    print(f"about {3600 / (best * 1000 / options.rounds):.0f} runs of 1000 rounds an hour, evaluation aside")
+    write(options.json, {"seconds": times, "gain": gain})
+
+
+if __name__ == "__main__":
+    main()
