@@ -64,8 +64,10 @@ def reproduce(
     """
     from signfade.lab.reproduce import ARTEFACTS, FULL, QUICK, Bench, choose
 
-    if quick and docs is not None:
-        raise ValueError("--docs must hold the paper's settings; it cannot be given together with --quick")
+    if docs is not None and (quick or seeds is not None or rounds is not None):
+        raise ValueError(
+            "--docs holds the whole reproduction; it does not go with --quick, --seeds or --rounds"
+        )
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs must be 1 or more; got {jobs}")
     scale = (QUICK if quick else FULL).changed(seeds, rounds)

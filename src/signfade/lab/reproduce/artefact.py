@@ -46,6 +46,7 @@ class Artefact:
         render: the blocks of its section, from what is finished; what is missing is shown as missing.
         wants: the runs it needs. May depend on what is finished: the best cell is known only then.
         measure: numbers it works out itself, in a form JSON can hold; told how to say what it does.
+        depends: the fields of the scale that decide what is measured.
         cost: seconds that measuring takes on one core at the paper's size.
     """
 
@@ -55,6 +56,7 @@ class Artefact:
     render: Callable[[Study], list[Block]]
     wants: Callable[[Scale, Records], list[Want]] = _no_wants
     measure: Measure | None = None
+    depends: tuple[str, ...] = ()
     cost: float = 0.0
 
     def section(self, study: Study) -> Section:

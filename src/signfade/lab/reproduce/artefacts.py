@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from signfade.lab.reproduce.artefact import Artefact
 from signfade.lab.reproduce.calibrate import CALIBRATE
+from signfade.lab.reproduce.claims import CLAIMS
 from signfade.lab.reproduce.fig_accuracy import FIG_ACCURACY
 from signfade.lab.reproduce.fig_convergence import FIG_CONVERGENCE
 from signfade.lab.reproduce.fig_downlink import FIG_DOWNLINK
@@ -24,6 +25,7 @@ __all__ = ["ARTEFACTS", "choose"]
 ARTEFACTS: dict[str, Artefact] = {
     artefact.name: artefact
     for artefact in (
+        CLAIMS,
         FIG_SETUP,
         CALIBRATE,
         FIG_PRIORS,

@@ -8,7 +8,6 @@ OUT/results.md    the page, its figures in OUT/results/; the same in one file: O
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ class Bench:
                 continue
             try:
                 held = json.loads(path.read_bytes())
-                if held["scale"] == self._scale_key():
+                if held["scale"] == self._scale_of(artefact):
                     return dict(held["data"])
             except (ValueError, KeyError, TypeError) as error:
                 raise FolderError(f"{path} does not hold a measurement: {error}") from error
@@ -81,12 +80,13 @@ class Bench:
             data = artefact.measure(self.scale, say)
             self._write_measurement(self.folder / "measured", artefact, data)
 
-    def _scale_key(self) -> str:
-        return hashlib.sha256(repr(self.scale).encode()).hexdigest()[:10]
+    def _scale_of(self, artefact: Artefact) -> dict[str, Any]:
+        """The part of the scale that decides what the artefact measures."""
+        return {name: getattr(self.scale, name) for name in artefact.depends}
 
     def _write_measurement(self, folder: Path, artefact: Artefact, data: dict[str, Any]) -> Path:
         path = folder / f"{artefact.name}.json"
-        text = json.dumps({"scale": self._scale_key(), "data": data}, separators=(",", ":"))
+        text = json.dumps({"scale": self._scale_of(artefact), "data": data}, separators=(",", ":"))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, (text + "\n").encode())

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from signfade.lab.panels import draw_line
@@ -15,7 +17,17 @@ from signfade.lab.reproduce.records import Record
 from signfade.lab.reproduce.setups import Scale
 from signfade.lab.style import MUTED, LineStyle, figure_style, line_style
 
-__all__ = ["Curve", "band", "curve_of", "legend_below", "method_style", "new_figure", "tail_mean"]
+__all__ = [
+    "Curve",
+    "band",
+    "curve_of",
+    "legend_below",
+    "log_axis",
+    "method_style",
+    "new_figure",
+    "note_scale",
+    "tail_mean",
+]
 
 Array = NDArray[np.float64]
 Curve = tuple[Array, Array, Array]  # rounds, mean and deviation, all [T]
@@ -39,19 +51,40 @@ def method_style(method: str) -> LineStyle:
 
 
 def new_figure(size: tuple[float, float], scale: Scale) -> Figure:
-    """Return an empty figure; if the scale is not the paper's, its lowest line says so.
+    """Return an empty figure; if the scale is not the paper's, its first line says so.
 
     Args:
         size: width and height in inches.
         scale: full or quick.
     """
     with figure_style():
-        foot = 0.24 / size[1] if scale.words else 0.0
-        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06, rect=(0, foot, 1, 1 - foot))
-        figure = Figure(size, layout=layout)
-        if scale.words:
-            figure.text(0.01, 0.05 / size[1], scale.words, color=MUTED, fontsize=8, ha="left", va="bottom")
+        figure = Figure(size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
+        note_scale(figure, scale)
     return figure
+
+
+def note_scale(figure: Figure, scale: Scale) -> None:
+    """Write above a figure what is smaller than the paper's."""
+    if scale.words:
+        figure.suptitle(scale.words, color=MUTED, fontsize=8, fontweight="normal", x=0.01, ha="left")
+
+
+def log_axis(axis: Axis, span: float = 1e6) -> None:
+    """Label a logarithmic axis with plain numbers.
+
+    Args:
+        axis: of a figure.
+        span: largest over smallest value; 2 and 5 are labelled as well where there are few powers of ten.
+    """
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 300 else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _power(value: float) -> str:
+    text = f"{value:g}"
+    digits, _, exponent = text.partition("e")
+    return f"{digits}e{int(exponent)}".replace("-", "−") if exponent else text
 
 
 def curve_of(records: Sequence[Record], key: str) -> Curve | None:

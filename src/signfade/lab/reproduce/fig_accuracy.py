@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Picture, Table, Text
-from signfade.lab.reproduce.drawing import band, curve_of, legend_below, method_style, new_figure
+from signfade.lab.reproduce.drawing import band, curve_of, legend_below, log_axis, method_style, new_figure
 from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, best_pair, cell, grid_wants, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
 from signfade.lab.reproduce.records import Record, Records
@@ -61,6 +61,7 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
         panels[0].set(title="Training loss", xlabel="round", yscale="log")
         panels[1].set(title="Test accuracy (%)", xlabel="round")
         panels[1].axhline(90, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
+        log_axis(panels[0].yaxis)
         panels[0].axhline(1, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
         for ax in panels:
             ax.grid(visible=False, axis="x")

@@ -204,5 +204,6 @@ FIG_MSE = Artefact(
     "ours; Theorem 1 and its corollaries",
     _render,
     measure=_measure,
+    depends=("draws",),
     cost=60.0,
 )

@@ -19,7 +19,7 @@ from signfade.device import rotate
 from signfade.keys import stream_key
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Picture, Table, Text
-from signfade.lab.reproduce.drawing import new_figure
+from signfade.lab.reproduce.drawing import log_axis, new_figure
 from signfade.lab.reproduce.setups import Scale, regression, training
 from signfade.lab.style import INK, figure_style, line_style
 from signfade.learn.run import Experiment
@@ -29,7 +29,6 @@ __all__ = ["FIG_PRIORS", "ks_distances"]
 
 Array = NDArray[np.float64]
 USERS = (0, 7, 13)
-_EDGES = np.linspace(-5, 5, 61)  # in deviations
 _ROUNDS = {"regression": (1, 20, 100), "full": (1, 50, 200), "quick": (1, 20, 50)}
 
 
@@ -58,12 +57,18 @@ def ks_distances(values: Array) -> tuple[float, float]:
     return found[0], found[1]
 
 
+def _edges(bins: int) -> Array:
+    """Ends of the bins of a histogram, in deviations."""
+    return np.linspace(-5, 5, bins + 1)
+
+
 def _look(values: Array) -> dict[str, Any]:
     """A histogram in units of the deviation, and how well the priors fit."""
     std = float(values.std())
     gaussian, laplacian = ks_distances(values)
-    count, _ = np.histogram((values - values.mean()) / std, _EDGES)
-    density = count / len(values) / np.diff(_EDGES)
+    edges = _edges(20 if len(values) < 2000 else 60)
+    count, _ = np.histogram((values - values.mean()) / std, edges)
+    density = count / len(values) / np.diff(edges)
     return {
         "size": len(values),
         "mean": float(f"{values.mean():.4g}"),
@@ -104,10 +109,11 @@ def _measure(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _panel(ax: Axes, looks: dict[str, dict[str, Any]], title: str) -> None:
     """Histograms of some gradients, each in units of its own deviation, and the two priors fitted to one."""
-    middle = (_EDGES[1:] + _EDGES[:-1]) / 2
     for index, (label, look) in enumerate(looks.items()):
         density = np.array(look["density"])
         shown = density > 0
+        edges = _edges(len(density))
+        middle = (edges[1:] + edges[:-1]) / 2
         ax.plot(
             middle[shown],
             density[shown],
@@ -128,7 +134,9 @@ def _panel(ax: Axes, looks: dict[str, dict[str, Any]], title: str) -> None:
         linewidth=1.1,
         label="Laplacian",
     )
-    ax.set(title=title, yscale="log", ylim=(1e-4, 20), xlim=(-5, 5))
+    least = min(value for look in looks.values() for value in look["density"] if value > 0)
+    ax.set(title=title, yscale="log", ylim=(least / 3, 20), xlim=(-5, 5))
+    log_axis(ax.yaxis)
     ax.grid(visible=False, axis="x")
 
 
@@ -189,5 +197,11 @@ def _render(study: Study) -> list[Block]:
 
 
 FIG_PRIORS = Artefact(
-    "fig-priors", "Priors of local gradients", "Fig. 3", _render, measure=_measure, cost=120.0
+    "fig-priors",
+    "Priors of local gradients",
+    "Fig. 3",
+    _render,
+    measure=_measure,
+    depends=("name", "data", "bandwidth_hz"),
+    cost=120.0,
 )

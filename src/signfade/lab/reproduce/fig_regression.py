@@ -6,7 +6,15 @@ from statistics import mean
 
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Picture, Table, Text
-from signfade.lab.reproduce.drawing import band, curve_of, legend_below, method_style, new_figure, tail_mean
+from signfade.lab.reproduce.drawing import (
+    band,
+    curve_of,
+    legend_below,
+    log_axis,
+    method_style,
+    new_figure,
+    tail_mean,
+)
 from signfade.lab.reproduce.plan import Tier, Want
 from signfade.lab.reproduce.records import Record, Records
 from signfade.lab.reproduce.setups import METHODS, Scale, regression
@@ -86,6 +94,7 @@ def _render(study: Study) -> list[Block]:
                 label = METHODS[method].label + (" (its best step)" if method in SIGNSGD else "")
                 band(ax, curve, method_style(method), label, (1e-9, 1e9))
             ax.set(title=f"{kind.capitalize()} devices", xlabel="round", yscale="log")
+            log_axis(ax.yaxis)
             ax.grid(visible=False, axis="x")
         panels[0].set_ylabel("excess loss per sample")
         legend_below(figure, panels[0])

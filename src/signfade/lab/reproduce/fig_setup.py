@@ -12,8 +12,8 @@ from signfade.data.plot import count_classes
 from signfade.lab.figures import cell_map
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Picture, Text
+from signfade.lab.reproduce.drawing import note_scale
 from signfade.lab.reproduce.setups import Scale, training
-from signfade.lab.style import MUTED, figure_style
 from signfade.learn.cell import make_cell
 
 __all__ = ["FIG_SETUP"]
@@ -38,21 +38,20 @@ def _render(study: Study) -> list[Block]:
     data = study.measured.get("fig-setup")
     if data is None:
         return [Text("Missing.")]
-    with figure_style():
-        places = cell_map(data["positions_km"], data["snr_db"], 1.0)
-        # The same picture as `signfade data split` draws, from the counts alone.
-        counts = np.array(data["counts"])
-        devices, classes = counts.shape
-        labels = np.repeat(np.tile(np.arange(classes), devices), counts.ravel())
-        ends = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
-        holdings = plot_split(labels, Split(np.arange(len(labels)), ends), classes)
-        for figure in (places, holdings):
-            if study.scale.words:
-                figure.suptitle(study.scale.words, fontsize=8, color=MUTED)
+    places = cell_map(data["positions_km"], data["snr_db"], 1.0)
+    places.axes[0].set(xticks=(-1, -0.5, 0, 0.5, 1), yticks=(-1, -0.5, 0, 0.5, 1))
+    # The same picture as `signfade data split` draws, from the counts alone.
+    counts = np.array(data["counts"])
+    devices, classes = counts.shape
+    labels = np.repeat(np.tile(np.arange(classes), devices), counts.ravel())
+    ends = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
+    holdings = plot_split(labels, Split(np.arange(len(labels)), ends), classes)
+    for figure in (places, holdings):
+        note_scale(figure, study.scale)
     snr = np.array(data["snr_db"])
     words = (
         f"Seed 0: {devices} users, uniform in a disc of 1 km; their mean SNRs lie between {snr.min():.0f} "
-        f"and {snr.max():.0f} dB, half of them below {np.median(snr):.0f} dB. Each holds chunks of two classes."
+        f"and {snr.max():.0f} dB, half of them below {np.median(snr):.0f} dB. Each holds two classes."
     )
     return [
         Text(words.replace(" -", " −")),
@@ -61,4 +60,12 @@ def _render(study: Study) -> list[Block]:
     ]
 
 
-FIG_SETUP = Artefact("fig-setup", "Heterogeneity of the setup", "Fig. 2", _render, measure=_measure, cost=5.0)
+FIG_SETUP = Artefact(
+    "fig-setup",
+    "Heterogeneity of the setup",
+    "Fig. 2",
+    _render,
+    measure=_measure,
+    depends=("data", "bandwidth_hz"),
+    cost=5.0,
+)

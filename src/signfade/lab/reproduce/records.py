@@ -91,7 +91,8 @@ class Record:
         seed: of the run.
         rounds: rounds played.
         summary: what summary.json says, in part.
-        curve: `round`, `accuracy`, `train_loss` (mean over five rounds) and `test_loss` at evaluated rounds.
+        curve: `round`, `train_loss` (mean over five rounds), and `accuracy` or `test_loss`, at evaluated
+            rounds.
         diverged: the round in which the model was lost, None for a run that finished.
     """
 
@@ -172,7 +173,7 @@ def read_folder(path: Path, settings: RunSettings | None = None) -> Record | Non
         ("train_loss", smooth),
         ("test_loss", [m.get("test_loss") for m in metrics]),
     ):
-        if any(values[i] is not None for i in looked):
+        if any(values[i] is not None for i in looked) and not (name == "test_loss" and "accuracy" in curve):
             curve[name] = [_short(values[i]) for i in looked]
     kept = {key: _short(summary.get(key)) for key in _KEPT}
     return Record(

@@ -82,7 +82,7 @@ class Scale:
     figure_rounds: int = 300
     every: int = 20
     regression_rounds: int = 300
-    regression_seeds: int = 10
+    regression_seeds: int = 5
     bandwidth_hz: float = 1e6
     draws: int = 200_000
 
@@ -214,6 +214,6 @@ def regression(
         "data.heterogeneous": heterogeneous,
         "cell.bandwidth_hz": scale.bandwidth_hz,
         "server.step": step,
-        "eval.every": 5,
+        "eval.every": 10,
     }
     return _settings(method, seed, tree | {name.replace("__", "."): value for name, value in more.items()})
