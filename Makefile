@@ -42,10 +42,15 @@ types: $(EVERYTHING)  ## mypy, strict
 test: lint types  ## lint, types, doctests and all tests
 	$(BIN)/python -m pytest -n 2
 
-bench: $(READY)  ## speeds, as ratios measured in turn: uplink, gradients, whole rounds
-	$(BIN)/python benchmarks/uplink.py
-	$(BIN)/python benchmarks/gradients.py
-	$(BIN)/python benchmarks/round.py
+bench: $(READY)  ## speeds, as ratios measured in turn, also written to runs/bench/*.json
+	@mkdir -p runs/bench
+	$(BIN)/python benchmarks/uplink.py --json runs/bench/uplink.json
+	$(BIN)/python benchmarks/uplink.py --scaling --json runs/bench/scaling.json
+	$(BIN)/python benchmarks/gradients.py --json runs/bench/cnn.json
+	$(BIN)/python benchmarks/gradients.py --model mlp --json runs/bench/mlp.json
+	$(BIN)/python benchmarks/gradients.py --model regression --json runs/bench/regression.json
+	$(BIN)/python benchmarks/round.py --json runs/bench/round.json
+	$(BIN)/python benchmarks/processes.py --json runs/bench/processes.json
 
 clean:  ## remove everything that make created
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache runs
