@@ -12,7 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
 
 from signfade.lab.config import ConfigError, differences, resolve, to_toml
 from signfade.lab.folder import FolderError, RunFolder
@@ -21,7 +23,18 @@ from signfade.learn.run import Experiment, RunFailed
 from signfade.learn.task import Task
 from signfade.settings import RunSettings
 
-__all__ = ["Interrupted", "PlannedRun", "RunFailed", "folder_name", "run_folder", "standing", "train"]
+__all__ = [
+    "Interrupted",
+    "PlannedRun",
+    "Playable",
+    "RunFailed",
+    "folder_name",
+    "play",
+    "run_folder",
+    "standing",
+    "train",
+    "where_to_begin",
+]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
@@ -34,6 +47,35 @@ class PlannedRun:
 
     settings: RunSettings
     folder: Path
+
+
+class Playable(Protocol):
+    """What can be played round by round: an `Experiment`, or real devices somewhere else."""
+
+    settings: RunSettings
+    round: int
+    warnings: list[str]
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights M."""
+
+    @property
+    def devices(self) -> int:
+        """Number of devices K."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are played."""
+
+    def advance(self) -> dict[str, Any]:
+        """Play one round and return its record for metrics.jsonl."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything that a continued run needs, by name."""
+
+    def restore(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Go on from what `state` returned after `round` rounds."""
 
 
 class Interrupted(Exception):
@@ -104,6 +146,22 @@ def standing(settings: RunSettings, folder: Path) -> Literal["new", "unfinished"
     return "finished" if run.finished else "unfinished"
 
 
+def where_to_begin(
+    settings: RunSettings, folder: Path, resume: bool
+) -> Literal["new", "unfinished", "finished"]:
+    """Return how far the run has come, as `standing` does, but refuse one that is unfinished and not resumed.
+
+    Raises:
+        FolderError: the folder holds something else, or this run unfinished and `resume` is false.
+    """
+    where = standing(settings, folder)
+    if where == "unfinished" and not resume:
+        done = len(RunFolder(folder).read_metrics())
+        stopped = f"stopped after round {done} of {settings.rounds}"
+        raise FolderError(f"{folder} holds this run, {stopped}; add --resume to continue it")
+    return where
+
+
 def train(
     settings: RunSettings,
     folder: Path,
@@ -145,33 +203,52 @@ def train(
         (3, 'sbfl', 100)
     """
     note = on_note or (lambda text: None)
-    where = standing(settings, folder)
+    where = where_to_begin(settings, folder, resume)
     run = RunFolder(folder)
     if where == "finished":
         note(f"{folder} is already finished")
         return run.read_summary() or {}
-    if where == "unfinished" and not resume:
-        done = len(run.read_metrics())
-        stopped = f"stopped after round {done} of {settings.rounds}"
-        raise FolderError(f"{folder} holds this run, {stopped}; add --resume to continue it")
     with _listening() as stop:
         task = None if make_task is None else make_task(settings)
         experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
-        own = settings.model_copy(update={"variants": {}})
-        run.create(run.config_text() if where == "unfinished" else to_toml(own))
-        with run.claimed():
-            return _continue(experiment, run, stop, on_round or (lambda record: None), note)
+        return play(experiment, run, stop, on_round=on_round, on_note=note)
+
+
+def play(
+    experiment: Playable,
+    run: RunFolder,
+    stop: _Stop | None = None,
+    *,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+) -> dict[str, Any]:
+    """Go on from wherever the folder is, to the end, and return the summary; the folder is made if needed.
+
+    Args:
+        experiment: what is played.
+        run: its folder.
+        stop: asked after every round whether to stop there; without one only the end of the process does.
+        on_round: as in `train`.
+        on_note: as in `train`.
+
+    Raises:
+        FolderError, RunFailed, Interrupted: as in `train`.
+    """
+    own = experiment.settings.model_copy(update={"variants": {}})
+    run.create(run.config_text() if run.config_path.exists() else to_toml(own))
+    with run.claimed():
+        return _continue(experiment, run, stop or _Stop(), on_round or (lambda record: None), on_note)
 
 
 def _continue(
-    experiment: Experiment, run: RunFolder, stop: _Stop, on_round: OnRound, on_note: OnNote
+    experiment: Playable, run: RunFolder, stop: _Stop, on_round: OnRound, on_note: OnNote | None
 ) -> dict[str, Any]:
-    """Go on from wherever the folder is, to the end."""
     settings = experiment.settings
 
     def note(text: str) -> None:
         _log(run, text)
-        on_note(text)
+        if on_note is not None:
+            on_note(text)
 
     saved = _restore(experiment, run, note)
     _log(run, f"round {experiment.round} of {settings.rounds} is done, going on")
@@ -211,7 +288,7 @@ def _continue(
     return summary
 
 
-def _restore(experiment: Experiment, run: RunFolder, note: OnNote) -> int:
+def _restore(experiment: Playable, run: RunFolder, note: OnNote) -> int:
     """Take the run back to its newest undamaged checkpoint; return its round, 0 for none."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
