@@ -18,6 +18,7 @@ from signfade.theory.outage import (
     outage,
     threshold_snr,
 )
+from signfade.theory.pilots import PilotRule, PilotUse, pilot_error, pilot_mse
 from signfade.theory.quadrature import Fading
 from signfade.theory.rules import Form, Rule, bit_error, gain, moments, rho, rho_complement
 from signfade.theory.total import nmse
@@ -28,6 +29,8 @@ __all__ = [
     "Family",
     "Form",
     "JointMoments",
+    "PilotRule",
+    "PilotUse",
     "Printed",
     "Rule",
     "Schedule",
@@ -46,6 +49,8 @@ __all__ = [
     "mse_faded",
     "nmse",
     "outage",
+    "pilot_error",
+    "pilot_mse",
     "printed_mse",
     "published_bound",
     "rho",

@@ -17,22 +17,32 @@ from signfade.uplink.channel import (
 )
 from signfade.uplink.code import Decoded, PolarCode, send_coded
 from signfade.uplink.pathloss import OutsideValidity, cost231_hata
+from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
+from signfade.uplink.qpsk import qpsk_demodulate, qpsk_modulate
 
 __all__ = [
     "Cell",
     "Decoded",
+    "GainEstimate",
     "Link",
     "LinkBudget",
     "OutsideValidity",
     "PolarCode",
+    "Refined",
+    "Sounding",
     "cost231_hata",
     "draw_fading",
     "error_probability",
+    "fit_levels",
     "flip_bits",
     "half_llr",
     "mean_snr_db",
     "noise_variance",
     "place_users",
+    "qpsk_demodulate",
+    "qpsk_modulate",
+    "refine_gain",
     "send_coded",
+    "sound",
     "transmit",
 ]

@@ -119,9 +119,18 @@ def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k:
         return torch.from_numpy(generator.standard_normal(count))
     if kind == "none":
         return torch.ones(count, dtype=torch.float64)
-    ratio = rician_k if kind == "rician" else 0.0
-    real, imaginary = generator.standard_normal((count, 2)).T / np.sqrt(2 * (1 + ratio))
-    return torch.from_numpy(np.hypot(np.sqrt(ratio / (1 + ratio)) + real, imaginary))
+    real, imaginary = draw_phasors(count, generator, rician_k if kind == "rician" else 0.0)
+    return torch.from_numpy(np.hypot(real, imaginary))
+
+
+def draw_phasors(count: int, generator: np.random.Generator, ratio: float) -> NDArray[np.float64]:
+    """Return real and imaginary parts, `[2, K]`, of the gains whose magnitudes `draw_fading` returns.
+
+    `ratio` is the power of the direct path, whose phase is zero, over that of the scattered ones.
+    """
+    phasors = generator.standard_normal((count, 2)).T / np.sqrt(2 * (1 + ratio))
+    phasors[0] += np.sqrt(ratio / (1 + ratio))
+    return phasors
 
 
 def _standard_normal(noise: Noise, like: Tensor) -> Tensor:
