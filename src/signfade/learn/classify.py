@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import queue
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -23,7 +23,7 @@ from signfade.keys import generator, stream_key
 from signfade.learn.imports import blame
 from signfade.learn.task import Devices, Evaluation, LocalGradients
 
-__all__ = ["ClassificationTask", "one_thread"]
+__all__ = ["ClassificationTask", "merge_buffers", "one_thread"]
 
 _EVALUATION_BATCH = 250
 
@@ -85,6 +85,14 @@ def _check_scores(replica: _Replica, dataset: Dataset) -> None:
         scores = replica.scores(dataset.train_x[:2])
     if tuple(scores.shape) != (2, dataset.classes):
         raise ValueError(f"model must give {dataset.classes} scores a sample; got shape {list(scores.shape)}")
+
+
+def merge_buffers(reported: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Merge the buffers that devices report, the same list from each: means; of counters the largest."""
+    return [
+        torch.stack(same).mean(dim=0) if same[0].is_floating_point() else torch.stack(same).amax(dim=0)
+        for same in zip(*reported, strict=True)
+    ]
 
 
 class ClassificationTask:
@@ -192,10 +200,7 @@ class ClassificationTask:
         if not self._reported:
             return
         reported = [buffers for _, buffers in sorted(self._reported, key=lambda report: report[0])]
-        self._buffers = [
-            torch.stack(same).mean(dim=0) if same[0].is_floating_point() else torch.stack(same).amax(dim=0)
-            for same in zip(*reported, strict=True)
-        ]
+        self._buffers = merge_buffers(reported)
         self._reported.clear()
 
     def evaluate(self, weights: Tensor) -> Evaluation:

@@ -21,7 +21,7 @@ from signfade.learn.tasks import make_task
 from signfade.learn.watch import LossWatch
 from signfade.settings import VOTES, RunSettings
 
-__all__ = ["Experiment", "RunFailed"]
+__all__ = ["Experiment", "RunFailed", "snr_quantiles"]
 
 
 class RunFailed(RuntimeError):
@@ -134,7 +134,7 @@ class Experiment:
             "cosine": cosine,
             "uplink_bits": self._uplink_bits,
             "downlink_bits": self._downlink_bits,
-            "snr_db": self._snr_db(uplink),
+            "snr_db": snr_quantiles(uplink, self.cell),
             "devices": len(devices),
         }
 
@@ -149,15 +149,6 @@ class Experiment:
             return None if cosine is None else 1 - cosine**2, cosine
         energy = float(truth.square().sum())
         return float((guess - truth).square().sum()) / energy if energy > 0 else None, cosine
-
-    def _snr_db(self, uplink: Uplink) -> list[float] | None:
-        """Smallest, median and largest SNR of the round in dB; None for perfect links."""
-        if uplink.received is None or self.cell.mean_snr_db is None:
-            return None
-        snr = uplink.received.link.snr.double().numpy()
-        with np.errstate(divide="ignore"):
-            snr_db = 10 * np.log10(snr)
-        return [round(float(value), 4) for value in np.quantile(snr_db, [0, 0.5, 1], method="nearest")]
 
     def _parts(self) -> dict[str, Any]:
         """Everything with a state of its own."""
@@ -186,3 +177,13 @@ class Experiment:
             keeper.restore(part(name))
         self._uplink_bits, self._downlink_bits = (int(value) for value in tensors["bits"])
         self.round = round
+
+
+def snr_quantiles(uplink: Uplink, cell: CellPlan) -> list[float] | None:
+    """Return the smallest, median and largest SNR of a round in dB; None for perfect links."""
+    if uplink.received is None or cell.mean_snr_db is None:
+        return None
+    snr = uplink.received.link.snr.double().numpy()
+    with np.errstate(divide="ignore"):
+        snr_db = 10 * np.log10(snr)
+    return [round(float(value), 4) for value in np.quantile(snr_db, [0, 0.5, 1], method="nearest")]
