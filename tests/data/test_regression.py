@@ -81,6 +81,26 @@ def test_a_chunk_is_the_part_asked_for(memory: int) -> None:
             data.chunk(wrong)
 
 
+def test_what_memory_holds_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first devices are kept, the others drawn again, and nobody can tell from the data."""
+    whole = make_regression(devices=6, samples=7, size=5, heterogeneous=True)
+    expected = whole.X, whole.z
+    data = make_regression(devices=6, samples=7, size=5, heterogeneous=True, memory=3 * 4 * 7 * 6)
+    assert not data.held
+    drawn: list[int] = []
+    stream = RegressionData._stream
+    monkeypatch.setattr(
+        RegressionData, "_stream", lambda self, device: (drawn.append(device), stream(self, device))[1]
+    )
+    for threads in (1, 3):
+        X, z = data.chunk(range(6), threads=threads)
+        X.zero_()  # the caller's own copy
+        X, z = data.chunk(range(6), threads=threads)
+        assert torch.equal(X, expected[0])
+        assert torch.equal(z, expected[1])
+    assert sorted(drawn) == [0, 1, 2, *([3] * 4), *([4] * 4), *([5] * 4)]
+
+
 def test_drawing_again_gives_the_same_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signfade.data.regression._BLOCK", 8 * 10 * 6 * 3)  # three at a time, then one
     held = make_regression(devices=7, samples=10, size=6)

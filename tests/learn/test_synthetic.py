@@ -26,6 +26,23 @@ def test_regression_gradients_are_autograds() -> None:
         assert float(local.losses[row]) == pytest.approx(loss.item() / 30, rel=1e-5)
 
 
+def test_neither_blocks_nor_threads_change_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd sizes, so that a block of another size would shift the rows within the products' groups."""
+    data = make_regression(devices=101, samples=13, size=41, heterogeneous=True, seed=5)
+    devices = np.arange(101)
+    whole = RegressionTask(data, None, seed=5)
+    w = whole.initial_weights()
+    expected = whole.local_gradients(w, devices, round=0)
+    monkeypatch.setattr("signfade.learn.synthetic._BLOCK_BYTES", 1)  # 16 devices at a time
+    for workers in (1, 3):
+        found = RegressionTask(data, None, seed=5, workers=workers).local_gradients(w, devices, round=0)
+        assert torch.equal(found.gradients, expected.gradients)
+        assert torch.equal(found.losses, expected.losses)
+    monkeypatch.setattr("signfade.learn.synthetic._LARGEST_BLOCK_BYTES", 1)  # one at a time: other rounding
+    found = RegressionTask(data, None, seed=5, workers=2).local_gradients(w, devices, round=0)
+    assert torch.allclose(found.gradients, expected.gradients, rtol=1e-4, atol=1e-3)
+
+
 def test_the_test_loss_is_the_train_loss_less_its_minimum() -> None:
     """On full batches of equally many samples both are per sample, so their difference is the floor."""
     data = make_regression(devices=4, samples=30, size=12, heterogeneous=True, seed=1)

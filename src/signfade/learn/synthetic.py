@@ -8,10 +8,26 @@ from torch import Tensor
 
 from signfade.data import RegressionData
 from signfade.kernels import standard_normal
+from signfade.kernels.threads import run_ranges
 from signfade.keys import generator, stream_keys
+from signfade.learn.classify import one_thread
 from signfade.learn.task import Devices, Evaluation, LocalGradients
 
 __all__ = ["GaussianTask", "RegressionTask"]
+
+
+_BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 1 << 21, 1 << 28
+
+
+def _block(device_bytes: int) -> int:
+    """Return how many devices are computed at a time.
+
+    A product handles rows in groups, and how a row is rounded depends on its place in one: blocks of 16
+    devices and multiples begin with a group whatever the number of samples, so cutting changes no byte.
+    """
+    if 16 * device_bytes > _LARGEST_BLOCK_BYTES:
+        return max(1, _LARGEST_BLOCK_BYTES // device_bytes)
+    return 16 * max(1, _BLOCK_BYTES // (16 * device_bytes))
 
 
 class _Stateless:
@@ -31,7 +47,8 @@ class _Stateless:
 
 
 class RegressionTask(_Stateless):
-    """Least squares, `f_k(w) = |X_k w - z_k|^2`; all devices of a call in one batched product.
+    """Least squares, `f_k(w) = |X_k w - z_k|^2`; devices go in blocks that fit the cache, shared out over
+    threads.
 
     Losses are reported per sample, and the test loss is the excess over the least-squares optimum. The step
     is in units of `1/L`, L being the smoothness of the summed loss (or of its weighted mean when `mean` is
@@ -41,7 +58,9 @@ class RegressionTask(_Stateless):
         Section VI-A, linear regression; docs/errata.md for the gradient's factor two.
     """
 
-    def __init__(self, data: RegressionData, batch: int | None, seed: int, mean: bool = False) -> None:
+    def __init__(
+        self, data: RegressionData, batch: int | None, seed: int, mean: bool = False, workers: int = 1
+    ) -> None:
         self.data = data
         self.devices = data.devices
         self.size = data.size
@@ -50,6 +69,7 @@ class RegressionTask(_Stateless):
         self.step_unit = (data.devices if mean else 1) / data.smoothness
         self._batch = None if batch is None or batch >= data.samples else batch
         self._seed = seed
+        self._workers = workers
 
     def initial_weights(self) -> Tensor:
         """Start at a standard Gaussian point, so that there is something to learn."""
@@ -57,7 +77,21 @@ class RegressionTask(_Stateless):
 
     def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
         """Return `2 X_k^T (X_k w - z_k)`, estimated from a mini-batch if one is set."""
-        x, z = self.data.chunk(devices)
+        gradients = torch.empty(len(devices), self.size)
+        losses = torch.empty(len(devices))
+        block = _block(4 * self.data.samples * self.size)
+
+        def work(first: int, last: int) -> None:
+            with one_thread():
+                for start in range(block * first, block * last, block):
+                    rows = slice(start, start + block)
+                    gradients[rows], losses[rows] = self._gradients(weights, devices[rows], round)
+
+        run_ranges(work, -(-len(devices) // block), self._workers)
+        return LocalGradients(gradients, losses)
+
+    def _gradients(self, weights: Tensor, devices: Devices, round: int) -> tuple[Tensor, Tensor]:
+        x, z = self.data.chunk(devices, threads=1)
         if self._batch is not None:
             rows = np.stack([self._draw(round, int(k)) for k in devices])
             chosen = torch.from_numpy(rows).unsqueeze(2)
@@ -65,8 +99,7 @@ class RegressionTask(_Stateless):
             z = torch.gather(z, 1, chosen.squeeze(2))
         residual = torch.matmul(x, weights) - z
         factor = 2 * self.data.samples / residual.shape[1]
-        gradients = factor * torch.bmm(residual.unsqueeze(1), x).squeeze(1)
-        return LocalGradients(gradients, residual.square().mean(dim=1))
+        return factor * torch.bmm(residual.unsqueeze(1), x).squeeze(1), residual.square().mean(dim=1)
 
     def _draw(self, round: int, device: int) -> np.ndarray:
         draw = generator(self._seed, "batch", round, device)

@@ -29,7 +29,8 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
         return GaussianTask(data.devices, data.size, seed)
     if data.name == "regression":
         drawn = make_regression(data.devices, data.samples, data.size, data.heterogeneous, seed)
-        return RegressionTask(drawn, data.batch, seed, mean=settings.method.weights == "share")
+        mean = settings.method.weights == "share"
+        return RegressionTask(drawn, data.batch, seed, mean=mean, workers=workers)
     dataset = load(data.name, data.folder) if dataset is None else dataset
     who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
     model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
