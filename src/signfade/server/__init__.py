@@ -17,6 +17,7 @@ from signfade.server.bfl import (
     private_part,
 )
 from signfade.server.blmmse import blmmse, blmmse_covariance
+from signfade.server.over_the_air import over_the_air, superposed_vote
 from signfade.server.sbfl import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
 from signfade.server.update import (
     ServerState,
@@ -52,8 +53,10 @@ __all__ = [
     "learn_low_rank",
     "majority_vote",
     "momentum_update",
+    "over_the_air",
     "private_part",
     "sbfl",
     "sign_downlink_update",
+    "superposed_vote",
     "zero_forcing",
 ]

@@ -16,6 +16,7 @@ from signfade.uplink.channel import (
     transmit,
 )
 from signfade.uplink.code import Decoded, PolarCode, send_coded
+from signfade.uplink.over_the_air import align, inversion_level
 from signfade.uplink.pathloss import OutsideValidity, cost231_hata
 from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
 from signfade.uplink.qpsk import qpsk_demodulate, qpsk_modulate
@@ -30,12 +31,14 @@ __all__ = [
     "PolarCode",
     "Refined",
     "Sounding",
+    "align",
     "cost231_hata",
     "draw_fading",
     "error_probability",
     "fit_levels",
     "flip_bits",
     "half_llr",
+    "inversion_level",
     "mean_snr_db",
     "noise_variance",
     "place_users",
