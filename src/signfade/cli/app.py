@@ -21,6 +21,7 @@ from signfade.cli.options import (
     stdout_console,
 )
 from signfade.cli.reproduce import reproduce
+from signfade.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from signfade.lab.compare import CompareResult, PlannedRun
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(reproduce)
+app.command()(sweep)
 
 
 def _version(wanted: bool) -> None:

@@ -47,6 +47,7 @@ class Board:
         self._touched: dict[int, None] = {}  # runs that something happened to, the latest last
         self._played = 0  # rounds since the first one seen; until then workers get ready
         self._first: float | None = None
+        self._seen: set[int] = set()  # runs with a round since then
         self._began = self._spoken = time.monotonic()
         self._live: Live | None = None
         if self._console.is_terminal:
@@ -70,13 +71,16 @@ class Board:
         index, title = event.index, self._titles[event.index]
         self._touched.pop(index, None)
         self._touched[index] = None
-        self._done[index] = event.round
         if event.kind == "round":
-            self._played += self._first is not None
+            self._played += (
+                event.round - self._done[index] if index in self._seen else self._first is not None
+            )
             self._first = self._first or time.monotonic()
+            self._seen.add(index)
             self._told[index] = _quality(event.record) or self._told[index]
         elif event.kind in ("noted", "retried"):
             self._say(f"signfade: note: {title}: {event.text}")
+        self._done[index] = event.round
         if event.kind in ("started", "round", "retried"):
             self._states[index] = "running"
         elif event.kind in _ENDS:

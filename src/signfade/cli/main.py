@@ -68,7 +68,7 @@ def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
 def _how_to_resume(arguments: Sequence[str]) -> str:
     """A run asks for `--resume`; comparisons always go on from where they are."""
     again = list(arguments)
-    if again[:1] not in (["run"], ["compare"], ["demo"], ["reproduce"]):
+    if again[:1] not in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"]):
         return "nothing to resume"
     if again[:1] == ["run"] and "--resume" not in again:
         again.append("--resume")

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from signfade.settings import RunSettings
 
 __all__ = [
+    "Address",
     "ConfigFile",
+    "EngineName",
     "Jobs",
     "Out",
     "Overrides",
@@ -40,6 +42,15 @@ Out = Annotated[
 Jobs = Annotated[
     int,
     typer.Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time, each a process of one thread."),
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", metavar="process|ray", help="Processes of this machine, or a Ray cluster.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="The Ray cluster; without one, a cluster of this machine's cores."
+    ),
 ]
 
 

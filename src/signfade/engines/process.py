@@ -15,19 +15,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from signfade.engines.events import Event, Kind, OnEvent, Outcome
+from signfade.engines.events import OnEvent, Outcome
+from signfade.engines.ledger import Ledger, hearing
 from signfade.engines.share import data_key, share_all
 from signfade.engines.worker import Answer, Job
-from signfade.lab.train import Interrupted, PlannedRun, standing
+from signfade.lab.train import PlannedRun
 
 __all__ = ["play"]
 
-_RETRIES = 1
 _GRACE = 10.0  # seconds for a worker without a run to leave
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -64,19 +63,13 @@ def play(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent | None = No
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more; got {jobs}")
-    tell = on_event or (lambda event: None)
-    waiting = []
-    for index, run in enumerate(runs):
-        if standing(run.settings, run.folder) == "finished":
-            tell(Event("skipped", index, run, run.settings.rounds))
-        else:
-            waiting.append(index)
-    if waiting:
+    ledger = Ledger(runs, on_event)
+    if ledger.waiting:
         with tempfile.TemporaryDirectory(prefix="signfade-", ignore_cleanup_errors=True) as scratch:
-            pool = _Pool(runs, waiting, min(jobs, len(waiting)), Path(scratch), tell)
-            with pool.listening():
-                return pool.run()
-    return Outcome(tuple(run.folder for run in runs))
+            pool = _Pool(ledger, min(jobs, len(ledger.waiting)), Path(scratch))
+            with hearing(pool.ask):
+                pool.run()
+    return ledger.outcome()
 
 
 class _Process:
@@ -150,51 +143,29 @@ _Inbox = queue.SimpleQueue[tuple[_Process | None, Answer | None]]
 class _Pool:
     """Who plays what; `run` is one loop over what the workers say."""
 
-    def __init__(
-        self, runs: Sequence[PlannedRun], waiting: list[int], jobs: int, scratch: Path, tell: OnEvent
-    ) -> None:
-        self._runs, self._waiting, self._jobs = runs, deque(waiting), jobs
-        self._scratch, self._tell = scratch, tell
+    def __init__(self, ledger: Ledger, jobs: int, scratch: Path) -> None:
+        self._ledger, self._jobs, self._scratch = ledger, jobs, scratch
         self._inbox: _Inbox = queue.SimpleQueue()
         self._busy: dict[_Process, int] = {}
         self._idle: list[_Process] = []
         self._gone: list[_Process] = []
-        self._rounds = dict.fromkeys(waiting, 0)
-        self._deaths = dict.fromkeys(waiting, 0)
-        self._failed: dict[int, str] = {}
-        self._refused: set[int] = set()
-        self._asked = 0  # how often somebody asked us to stop
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Hear SIGINT and SIGTERM meanwhile, in the loop and not in the midst of something."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+    def ask(self) -> None:
+        """Ask for an end, at any moment: it is heard in the loop and not in the midst of something."""
+        self._inbox.put((None, None))
 
-        def heard(number: int, frame: object) -> None:
-            self._inbox.put((None, None))
-
-        before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def run(self) -> Outcome:
+    def run(self) -> None:
         """Play all that is waiting."""
+        ledger = self._ledger
         try:
-            shared = share_all((self._runs[index].settings for index in self._waiting), self._scratch)
-            while self._busy or (self._waiting and not self._asked):
-                while self._waiting and len(self._busy) < self._jobs and not self._asked:
-                    index = self._waiting.popleft()
-                    run = self._runs[index]
+            shared = share_all((ledger.runs[index].settings for index in ledger.waiting), self._scratch)
+            while self._busy or (ledger.waiting and not ledger.asked):
+                while ledger.waiting and len(self._busy) < self._jobs and not ledger.asked:
                     worker = self._idle.pop() if self._idle else _Process(self._inbox, self._scratch)
-                    self._busy[worker] = index
+                    index = self._busy[worker] = ledger.next()
+                    run = ledger.runs[index]
                     key = data_key(run.settings)
                     worker.send(Job(index, run, None if key is None else shared.get(key)))
-                    self._event("started", index)
                 self._take(*self._inbox.get())
         finally:
             workers = [*self._busy, *self._idle, *self._gone]
@@ -202,21 +173,6 @@ class _Pool:
                 worker.close()
             for worker in workers:
                 worker.leave()
-        left = [index for index in self._rounds if index in self._waiting]
-        if self._asked:
-            done = len(self._runs) - len(left) - len(self._failed)
-            raise Interrupted(f"stopped with {done} of {len(self._runs)} runs finished")
-        folders = [run.folder for run in self._runs]
-        return Outcome(
-            tuple(folder for index, folder in enumerate(folders) if index not in self._failed),
-            {folders[index]: self._failed[index] for index in sorted(self._failed)},
-            frozenset(folders[index] for index in self._refused),
-        )
-
-    def _event(self, kind: Kind, index: int, answer: Answer | None = None, text: str = "") -> None:
-        record = answer.record if answer is not None and answer.record is not None else {}
-        self._rounds[index] = record.get("round", self._rounds[index])
-        self._tell(Event(kind, index, self._runs[index], self._rounds[index], record, text))
 
     def _take(self, worker: _Process | None, answer: Answer | None) -> None:
         """Deal with one thing that was said."""
@@ -224,43 +180,24 @@ class _Pool:
             self._stop()
         elif answer is None:
             self._bury(worker)
-        elif answer.kind in ("round", "noted"):
-            self._event("round" if answer.kind == "round" else "noted", answer.index, answer, answer.text)
+        elif answer.record is not None:
+            self._ledger.round(answer.index, answer.record)
+        elif answer.kind == "noted":
+            self._ledger.note(answer.index, answer.text)
         else:
             del self._busy[worker]
             self._idle.append(worker)
-            if answer.kind == "interrupted":
-                self._waiting.append(answer.index)
-            elif answer.kind == "finished":
-                self._event("finished", answer.index)
-            else:
-                self._fail(answer.index, answer.text, refused=answer.kind == "refused")
-
-    def _fail(self, index: int, text: str, *, refused: bool = False) -> None:
-        self._failed[index] = text
-        if refused:
-            self._refused.add(index)
-        self._event("failed", index, text=text)
+            self._ledger.settle(answer.index, answer.kind, answer.text)
 
     def _stop(self) -> None:
         """Somebody asked: the rounds in hand are finished and saved. Asked again: not even that."""
-        self._asked += 1
+        self._ledger.asked += 1
         for worker in self._busy:
-            worker.close() if self._asked == 1 else worker.kill()
+            worker.close() if self._ledger.asked == 1 else worker.kill()
 
     def _bury(self, worker: _Process) -> None:
         self._gone.append(worker)
         if worker in self._idle:
             self._idle.remove(worker)
-        if (index := self._busy.pop(worker, None)) is None:
-            return
-        self._deaths[index] += 1
-        if self._asked or self._deaths[index] <= _RETRIES:
-            self._waiting.appendleft(index)
-        if self._asked:
-            return
-        if self._deaths[index] <= _RETRIES:
-            text = f"its worker {worker.epitaph()}; it goes on from its last checkpoint in another"
-            self._event("retried", index, text=text)
-        else:
-            self._fail(index, f"its worker {worker.epitaph()}, twice")
+        if (index := self._busy.pop(worker, None)) is not None:
+            self._ledger.died(index, worker.epitaph())

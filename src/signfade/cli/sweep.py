@@ -1,0 +1,91 @@
+"""`signfade sweep`: many settings and seeds, on this machine or on a cluster, gathered into one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from signfade.cli.options import Address, EngineName, Out, Overrides, fetch_data, stdout_console
+
+if TYPE_CHECKING:
+    from signfade.lab.sweep import Sweep
+
+__all__ = ["sweep"]
+
+
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(metavar="SWEEP", help="TOML file: a config, [grid], [[runs]], seeds.")
+    ],
+    show: Annotated[
+        bool, typer.Option("--list", help="List the runs and how far they are; play nothing.")
+    ] = False,
+    engine: EngineName = "process",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "-j", "--jobs", metavar="J", min=1, help="Runs at a time, one thread each; all cores by default."
+        ),
+    ] = None,
+    address: Address = None,
+    overrides: Overrides = None,
+    out: Out = None,
+) -> None:
+    """Try many settings and seeds.
+
+    The runs are kept in OUT/NAME-sweep, with one table of all results. The same command again skips what is
+    finished and continues what was stopped or failed.
+    """
+    from signfade.engines.choose import choose_engine
+    from signfade.lab.sweep import read_sweep
+
+    plan = read_sweep(file, overrides or [], out)
+    if show:
+        stdout_console().print(_listing(plan))
+        return
+    play = choose_engine(engine, address)
+    from signfade.cli.board import Board
+    from signfade.lab.group import group_runs, load_run
+    from signfade.lab.results import gather, write_results
+    from signfade.lab.table import comparison_table
+
+    runs = [run.planned for run in plan.runs]
+    for settings in {repr(run.settings.data): run.settings for run in runs}.values():
+        fetch_data(settings)
+    failed: dict[Path, str] = {}
+    try:
+        with Board([run.title for run in plan.runs], [run.settings.rounds for run in runs]) as board:
+            outcome = play(runs, jobs, on_event=board.event)
+            failed = outcome.failed
+    finally:
+        files = write_results(gather(plan, failed), plan.folder)
+    if outcome.finished:
+        console = stdout_console()
+        groups = group_runs([load_run(folder) for folder in outcome.finished])
+        console.print(comparison_table(groups, plan.name, console.width))
+    for path in files:
+        typer.echo(str(path))
+    typer.echo(f"a page about them: signfade report {plan.folder}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _listing(plan: Sweep) -> Any:
+    """The runs, how far they are, and where."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from signfade.lab.results import gather
+
+    table = Table("run", "state", "folder", box=box.SIMPLE)
+    rows = gather(plan)
+    for run, row in zip(plan.runs, rows):
+        told = {"absent": "to do", "unfinished": "begun"}.get(row["state"], row["state"])
+        table.add_row(*map(Text, (run.title, told, row["folder"])))
+    left = [run.planned.settings.rounds for run, row in zip(plan.runs, rows) if row["state"] != "finished"]
+    table.caption = f"{len(rows)} runs, {len(rows) - len(left)} finished; at most {sum(left)} rounds to play"
+    table.caption_justify = "left"
+    return table

@@ -1,0 +1,51 @@
+"""An engine by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from signfade.engines.events import OnEvent, Outcome
+from signfade.kernels.threads import available_threads
+from signfade.lab.train import PlannedRun
+
+__all__ = ["Play", "choose_engine"]
+
+
+class Play(Protocol):
+    """Plays runs, each in its folder, `jobs` at a time (None: as many as there are cores)."""
+
+    def __call__(
+        self, runs: Sequence[PlannedRun], jobs: int | None, *, on_event: OnEvent | None = None
+    ) -> Outcome:
+        """Return which runs are finished, and why the others are not."""
+
+
+def choose_engine(name: str, address: str | None = None) -> Play:
+    """Return what plays many runs.
+
+    Args:
+        name: `process`, worker processes of this machine, or `ray`, a Ray cluster.
+        address: of the cluster; None starts one on this machine.
+
+    Raises:
+        ValueError: no such engine, an address for processes, or Ray is not installed.
+
+    Example:
+        >>> choose_engine("threads")
+        Traceback (most recent call last):
+        ValueError: engine must be process or ray; got 'threads'
+    """
+    if name == "process":
+        if address is not None:
+            raise ValueError(f"address needs the engine ray; got {address!r} with process")
+        from signfade.engines import process
+
+        return lambda runs, jobs, *, on_event=None: process.play(
+            runs, jobs or available_threads(), on_event=on_event
+        )
+    if name == "ray":
+        from signfade.engines import ray
+
+        return lambda runs, jobs, *, on_event=None: ray.play(runs, jobs, on_event=on_event, address=address)
+    raise ValueError(f"engine must be process or ray; got {name!r}")
