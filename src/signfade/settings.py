@@ -39,10 +39,11 @@ class _Section(BaseModel):
 class DataSettings(_Section):
     """What the devices hold."""
 
-    name: Literal["digits", "mnist", "idx", "regression", "gaussian"] = Field(
+    name: Literal["digits", "mnist", "idx", "regression", "gaussian", "own"] = Field(
         "digits",
         description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the "
-        "paper's synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes)",
+        "paper's synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes), own "
+        "(what the devices of a Flower app of yours hold; nothing to simulate with)",
     )
     folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
     split: Literal["two-chunks", "iid", "dirichlet"] = Field(

@@ -1,0 +1,274 @@
+"""What the server tells a device and what the device answers, as Flower's records.
+
+An order is the record "signfade" (round, seed, method) beside the model: the record "arrays" with the whole
+of it or, where the downlink is by signs and the device kept up, packed signs for each round since.
+An answer is the record "signfade" with the bytes of a `Packet`, a loss and a number of samples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import InflatableObject, get_all_nested_objects
+from torch import Tensor
+
+from signfade.device import Packet, PacketError
+from signfade.engines.flower.layout import Buffers, Layout
+from signfade.learn.encode import Encoder
+from signfade.learn.packets import check_packet
+from signfade.settings import MethodSettings, ServerSettings
+
+__all__ = [
+    "ARRAYS",
+    "RECORD",
+    "STEP",
+    "Answer",
+    "BadAnswer",
+    "Known",
+    "Order",
+    "Presence",
+    "digest",
+    "message_bytes",
+    "read_answer",
+    "read_order",
+    "read_presence",
+    "write_order",
+]
+
+RECORD, ARRAYS, STEP = "signfade", "arrays", "step"
+_VERSION = 1
+_MOST_SAMPLES = 2**53
+
+
+class BadAnswer(ValueError):
+    """A reply that cannot be used, said in one sentence."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """The part of an order that lets a device which kept up make the server's steps itself.
+
+    Attributes:
+        server: Section `server` of the configuration.
+        step_unit: What its step is measured in.
+        since: The round whose weights the device has, counted from 0.
+        moves: Packed signs of the rounds since then; empty bytes where the server made no step.
+        digest: Of the weights after them.
+    """
+
+    server: ServerSettings
+    step_unit: float
+    since: int
+    moves: tuple[bytes, ...]
+    digest: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of a device.
+
+    Attributes:
+        round: Round, counted from 0.
+        seed: Seed of the run.
+        method: Section `method` of the configuration.
+        presence: Whether the device only says who it is.
+        known: How to get from the weights the device has to those of the round; None where the downlink is
+            in full.
+    """
+
+    round: int
+    seed: int
+    method: MethodSettings
+    presence: bool = False
+    known: Known | None = None
+
+
+def digest(weights: Tensor) -> int:
+    """Return the CRC-32 of the weights' bytes."""
+    return zlib.crc32(weights.detach().float().contiguous().numpy().tobytes())
+
+
+def write_order(order: Order) -> ConfigRecord:
+    """Return an order as the record "signfade"."""
+    words: dict[str, Any] = {
+        "version": _VERSION,
+        "round": order.round,
+        "seed": order.seed,
+        "presence": order.presence,
+        "method": order.method.model_dump_json(),
+    }
+    if order.known is not None:
+        words |= {
+            "server": order.known.server.model_dump_json(),
+            "unit": order.known.step_unit,
+            "since": order.known.since,
+            "moves": list(order.known.moves),
+            "digest": order.known.digest,
+        }
+    return ConfigRecord(words)
+
+
+def read_order(content: RecordDict) -> Order:
+    """Read the order in a message.
+
+    Raises:
+        ValueError: There is none, or this version cannot read it.
+    """
+    if RECORD not in content.config_records:
+        raise ValueError(f"the message has no record {RECORD!r}; is OneBitStrategy running on the server?")
+    words: dict[str, Any] = dict(content.config_records[RECORD])
+    if words.get("version") != _VERSION:
+        raise ValueError(f"this device reads orders of version {_VERSION}; got {words.get('version')!r}")
+    known = None
+    if "since" in words:
+        known = Known(
+            server=ServerSettings.model_validate_json(words["server"]),
+            step_unit=float(words["unit"]),
+            since=int(words["since"]),
+            moves=tuple(words["moves"]),
+            digest=int(words["digest"]),
+        )
+    method = MethodSettings.model_validate(json.loads(words["method"]))
+    return Order(int(words["round"]), int(words["seed"]), method, bool(words["presence"]), known)
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Who a device is: its number and its number of samples."""
+
+    device: int
+    examples: int
+
+    def record(self) -> RecordDict:
+        """Return it as the content of a reply."""
+        return RecordDict({RECORD: ConfigRecord({"device": self.device, "examples": self.examples})})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one device sends in a round.
+
+    Attributes:
+        device: Its number.
+        loss: Its mean training loss.
+        examples: Its number of samples.
+        packet: Its bits; None for `ideal`.
+        gradient: Its gradient in full, `[M]`, for `ideal`; None for all others.
+        buffers: The model's other state after its pass.
+    """
+
+    device: int
+    loss: float
+    examples: int
+    packet: Packet | None
+    gradient: Tensor | None
+    buffers: Buffers
+
+    def record(self, layout: Layout) -> RecordDict:
+        """Return it as the content of a reply."""
+        words: dict[str, Any] = {"loss": self.loss, "examples": self.examples}
+        if self.packet is not None:
+            words["packet"] = self.packet.to_bytes()
+        if self.gradient is not None:
+            words |= {
+                "device": self.device,
+                "gradient": self.gradient.float().numpy().astype("<f4").tobytes(),
+            }
+        content = RecordDict({RECORD: ConfigRecord(words)})
+        if layout.buffers:
+            content[ARRAYS] = Layout({}, layout.buffers).record(torch.zeros(0), self.buffers)
+        return content
+
+
+def read_presence(content: RecordDict, devices: int) -> Presence:
+    """Read who a device says it is; raises as `read_answer` does."""
+    words = _words(content)
+    return Presence(_device(words.get("device"), devices), _examples(words))
+
+
+def read_answer(content: RecordDict, encoder: Encoder, layout: Layout, devices: int, round: int) -> Answer:
+    """Read a reply, trusting nothing.
+
+    Args:
+        content: Of the reply.
+        encoder: The device's half of the method: what a packet must look like.
+        layout: What buffers must look like.
+        devices: Number of devices K in the cell.
+        round: The round that was asked for, counted from 0.
+
+    Raises:
+        BadAnswer: Anything is missing, damaged, of another round, method or model, or not finite.
+    """
+    words = _words(content)
+    examples = _examples(words)
+    loss = words.get("loss")
+    if not isinstance(loss, float) or not math.isfinite(loss):
+        raise BadAnswer(f"its loss must be a finite number; got {loss!r}")
+    packet, gradient = None, None
+    try:
+        if encoder.method.aggregator == "ideal":
+            device = _device(words.get("device"), devices)
+            gradient = _gradient(words.get("gradient"), layout.size)
+        else:
+            if not isinstance(words.get("packet"), bytes):
+                raise BadAnswer("it holds no packet")
+            packet = Packet.from_bytes(words["packet"])
+            device = _device(packet.device, devices)
+            check_packet(encoder, packet)
+            if packet.round != round:
+                raise BadAnswer(f"its packet is of round {packet.round + 1}")
+        buffers = layout.read_buffers(content.array_records.get(ARRAYS, ArrayRecord()))
+    except PacketError as error:
+        raise BadAnswer(f"its packet is damaged: {error}") from error
+    except ValueError as error:
+        raise BadAnswer(str(error)) from error
+    return Answer(device, loss, examples, packet, gradient, buffers)
+
+
+def _words(content: RecordDict) -> dict[str, Any]:
+    if RECORD not in content.config_records:
+        raise BadAnswer(f"it holds no record {RECORD!r}")
+    return dict(content.config_records[RECORD])
+
+
+def _device(number: object, devices: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < devices:
+        raise BadAnswer(f"its device number must be 0 to {devices - 1}; got {number!r}")
+    return number
+
+
+def _examples(words: dict[str, Any]) -> int:
+    examples = words.get("examples")
+    if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= _MOST_SAMPLES:
+        raise BadAnswer(f"its number of samples must be a positive integer; got {examples!r}")
+    return examples
+
+
+def _gradient(data: object, size: int) -> Tensor:
+    if not isinstance(data, bytes) or len(data) != 4 * size:
+        got = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
+        raise BadAnswer(f"its gradient must be {size} float32 numbers; got {got}")
+    gradient = torch.from_numpy(np.frombuffer(data, dtype="<f4").astype(np.float32))
+    if not bool(gradient.isfinite().all()):
+        raise BadAnswer("its gradient must be finite; it holds NaN or infinity")
+    return gradient
+
+
+def message_bytes(message: InflatableObject) -> int:
+    """Return the bytes of a message as Flower serialises it: every object of its tree.
+
+    Requests, their headers and encryption come on top (docs/flower.md has them measured on the socket).
+
+    Example:
+        >>> few, many = (RecordDict({"a": ConfigRecord({"b": bytes(n)})}) for n in (0, 1000))
+        >>> 1000 <= message_bytes(many) - message_bytes(few) <= 1010
+        True
+    """
+    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

@@ -1,0 +1,69 @@
+"""A deployment gives the simulator's weights, to the last bit, with or without a radio in the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from signfade.engines.flower.deployed import evaluation
+from signfade.engines.flower.layout import Start
+from signfade.engines.flower.strategy import OneBitStrategy
+from signfade.lab.config import resolve
+from signfade.learn.run import Experiment
+from signfade.learn.tasks import make_task
+
+from .grids import cell_of
+
+BASE: dict[str, Any] = {
+    "rounds": 4,
+    "seed": 3,
+    "data.devices": 5,
+    "data.split": "dirichlet",
+    "model.name": "linear",
+    "cell.perfect": True,
+    "eval.every": 2,
+    "server.momentum": 0.5,
+}
+RADIO = {"cell.perfect": False, "cell.snr_db": 3.0}
+CASES: dict[str, dict[str, Any]] = {
+    "sbfl": {},
+    "high_snr": {"method.aggregator": "high_snr", "method.weights": "share"},
+    "coded scalars, by layer": {"method.side_bits": 6, "method.scales": "layer"},
+    "vote": {"method.aggregator": "signsgd", "server.downlink": "sign", "server.step": 1e-3},
+    "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "hadamard"},
+    "best": {"method.preset": "best", "method.side_bits": 8},
+    "ideal": {"method.aggregator": "ideal"},
+    "radio": RADIO,
+    "radio, best": RADIO | {"method.preset": "best"},
+    "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
+    "sign downlink": {"server.downlink": "sign", "server.step": 1e-3},
+    "sign downlink, adam": {"server.downlink": "sign", "server.optimizer": "adam", "server.momentum": 0.0},
+    "some devices": {"data.participation": 0.4, "rounds": 6},
+    "some devices, sign downlink": {"data.participation": 0.4, "rounds": 6, "server.downlink": "sign"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_weights_losses_and_accuracies(name: str) -> None:
+    settings = resolve(BASE | CASES[name])
+    simulated = Experiment(settings)
+    records = [simulated.advance() for _ in range(settings.rounds)]
+
+    task = make_task(settings)
+    strategy = OneBitStrategy(settings, Start.of_task(task))
+    result = strategy.start(cell_of(settings), timeout=60, evaluate_fn=evaluation(task))
+
+    assert torch.equal(strategy.station.weights, simulated.weights)
+    assert strategy.judge.faults == []
+    for record in records:
+        number = record["round"]
+        metrics = result.train_metrics_clientapp[number]
+        assert metrics["train-loss"] == pytest.approx(record["train_loss"], rel=1e-12)
+        assert metrics["devices"] == record["devices"]
+        if record["test_accuracy"] is not None:
+            assert result.evaluate_metrics_serverapp[number]["accuracy"] == record["test_accuracy"]
+            assert result.evaluate_metrics_serverapp[number]["loss"] == record["test_loss"]
+    flat = torch.cat([torch.from_numpy(array.numpy()).reshape(-1) for array in result.arrays.values()])
+    assert torch.equal(flat, simulated.weights)
