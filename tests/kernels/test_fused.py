@@ -243,3 +243,26 @@ def test_columns_outside_are_refused() -> None:
     c = cell()
     with pytest.raises(ValueError, match="start and stop"):
         received(c["packed"], SIZE, c["h"], c["sigma2"], c["keys"], start=0, stop=SIZE + 1)
+
+
+@pytest.mark.parametrize(("rule", "form"), EVERY)
+def test_a_server_that_knows_its_links_only_roughly_reads_the_same_signals(rule: str, form: str) -> None:
+    """The rule is made from the known gains and variances, the signals come over the true ones."""
+    c = cell()
+    known_h = c["h"] * torch.tensor([1.1, 1.0, 0.9, -1.0, 1.0, 0.5, 0.0]) + torch.eye(7).double()[1]
+    known_sigma2 = c["sigma2"] * torch.tensor([1.3, 1.0, 1.0, 1e28, 1.0, 0.7, 1.0]) + torch.eye(7).double()[2]
+    y = signals(c)
+    expected = walk(rule, form, c | {"h": known_h, "sigma2": known_sigma2}, y)
+    got = fused_sum(rule, **for_rule(rule, c), form=form, known=(known_h, known_sigma2)).double()
+    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5 * float(y.abs().max()))
+    same = fused_sum(rule, **for_rule(rule, c), form=form, known=(c["h"], c["sigma2"]))
+    alike = fused_sum(rule, **for_rule(rule, c), form=form)
+    assert torch.allclose(same, alike, rtol=1e-5, atol=1e-5 * float(y.abs().max()))
+
+
+def test_known_gains_at_the_edge_of_float_stay_finite() -> None:
+    c = cell()
+    for tiny in (1e-45, 1e-300):
+        known = (torch.full((DEVICES,), tiny, dtype=torch.float64), 0 * c["sigma2"])
+        for rule, form in EVERY:
+            assert bool(fused_sum(rule, **for_rule(rule, c), form=form, known=known).isfinite().all())

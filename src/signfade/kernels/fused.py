@@ -32,6 +32,7 @@ def fused_sum(
     *,
     form: str = "corrected",
     segments: Sequence[int] | None = None,
+    known: tuple[Tensor, Tensor] | None = None,
     out: Tensor | None = None,
     method: str = "table",
     backend: str = "auto",
@@ -61,6 +62,8 @@ def fused_sum(
         keys: keys of the noise streams, uint64 `[K]`.
         form: "corrected" or "published", for sbfl and blmmse.
         segments: lengths of the S layers where mean or scale differ by layer.
+        known: gains and variances `[K]` from which the rule makes its slope, where the server does not know
+            `h` and `sigma2` themselves.
         out: a float64 accumulator `[M]` to add into, in place. Then it is what is returned.
         method: "table" or "exact", the noise of `standard_normal`.
         backend: "numba", "torch" (the same bits), or "auto": numba on the CPU, where it is installed.
@@ -97,7 +100,8 @@ def fused_sum(
     factor, offset = (np.broadcast_to(a, (devices, parts)).copy() for a in (factor, offset))
     if out is not None and (out.dtype != torch.float64 or tuple(out.shape) != (size,)):
         raise ValueError(f"out must be float64 of shape [{size}]; got {out.dtype} of shape {list(out.shape)}")
-    signal, noise = slopes(rule, form, gain, variance)
+    taken = None if known is None else _check_sent(packed, size, *known)[1:]
+    signal, noise = slopes(rule, form, gain, variance, taken)
     bounds = np.cumsum([0, *lengths])
     if method == "exact" or packed.device.type != "cpu" or backend_of(backend) == "torch":
         total = torch.zeros(size, dtype=torch.float64, device=packed.device) if out is None else out

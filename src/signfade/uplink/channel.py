@@ -128,7 +128,7 @@ def draw_phasors(count: int, generator: np.random.Generator, ratio: float) -> ND
 
     `ratio` is the power of the direct path, whose phase is zero, over that of the scattered ones.
     """
-    phasors = generator.standard_normal((count, 2)).T / np.sqrt(2 * (1 + ratio))
+    phasors: NDArray[np.float64] = generator.standard_normal((count, 2)).T / np.sqrt(2 * (1 + ratio))
     phasors[0] += np.sqrt(ratio / (1 + ratio))
     return phasors
 

@@ -119,21 +119,29 @@ def sound(
     noise *= sigma2.double().sqrt().numpy()[:, None]
     if fading in ("gaussian", "none"):
         still = fading == "none"
-        gain = np.ones(devices) if still else generator.standard_normal(devices)
-        h = gain[who]
+        h = (np.ones(devices) if still else generator.standard_normal(devices))[who]
         centre = np.full(len(who), float(still))
-        found = (h, h + noise[:, 0], centre)
-        return Sounding(*map(torch.from_numpy, found), 0.0 if still else 1.0, pilots)
+        return _sounding(h, h + noise[:, 0], centre, 0.0 if still else 1.0, pilots)
     ratio = rician_k if fading == "rician" else 0.0
     real, imaginary = draw_phasors(devices, generator, ratio)[:, who]
-    direct, variance = np.sqrt(ratio / (1 + ratio)), 1 / (2 * (1 + ratio))
-    seen = real + noise[:, 0] + 1j * (imaginary + noise[:, 1])
-    variance_seen = sigma2.double().numpy()
-    estimate = pilots * variance * seen + variance_seen * direct
+    direct, variance = float(np.sqrt(ratio / (1 + ratio))), 1 / (2 * (1 + ratio))
+    gain = real + 1j * imaginary
+    seen = gain + noise[:, 0] + 1j * noise[:, 1]
+    estimate = pilots * variance * seen + sigma2.double().numpy() * direct
     size = np.abs(estimate)
     turn = np.where(size > 0, estimate.conj() / np.where(size > 0, size, 1.0), 1.0)
-    found = (((real + 1j * imaginary) * turn).real, (seen * turn).real, direct * turn.real)
-    return Sounding(*(torch.from_numpy(np.ascontiguousarray(part)) for part in found), variance, pilots)
+    return _sounding((gain * turn).real, (seen * turn).real, direct * turn.real, variance, pilots)
+
+
+def _sounding(
+    h: NDArray[np.float64],
+    pilot: NDArray[np.float64],
+    centre: NDArray[np.float64],
+    variance: float,
+    pilots: int,
+) -> Sounding:
+    h, pilot, centre = (np.ascontiguousarray(part) for part in (h, pilot, centre))
+    return Sounding(torch.from_numpy(h), torch.from_numpy(pilot), torch.from_numpy(centre), variance, pilots)
 
 
 class Refined(NamedTuple):
