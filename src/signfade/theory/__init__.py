@@ -8,7 +8,9 @@ variance of the real noise per symbol and signs ±1.
 from __future__ import annotations
 
 from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
-from signfade.theory.joint import JointMoments, joint_moments, linear_moments, vote_moments
+from signfade.theory.feedback import feedback_limit, feedback_ratio
+from signfade.theory.joint import JointMoments, given_moments, joint_moments, linear_moments, vote_moments
+from signfade.theory.mismatch import mismatched_moments
 from signfade.theory.mse import Family, Printed, kappa_of, mse, mse_faded, printed_mse
 from signfade.theory.outage import (
     block_error,
@@ -40,10 +42,14 @@ __all__ = [
     "capacity",
     "corrected_bound",
     "dispersion",
+    "feedback_limit",
+    "feedback_ratio",
     "gain",
+    "given_moments",
     "joint_moments",
     "kappa_of",
     "linear_moments",
+    "mismatched_moments",
     "moments",
     "mse",
     "mse_faded",
