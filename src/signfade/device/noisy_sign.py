@@ -26,8 +26,8 @@ __all__ = ["add_sign_noise", "noisy_scale", "sign_noise_factor"]
 def sign_noise_factor(noise: float, family: str = "gaussian") -> float:
     """Return what noise before the sign leaves of a scale.
 
-    `E[d*sign(d + n)] / E|d|`, `n ~ N(0, (noise*std)^2)`. Gaussian d: `1/sqrt(1 + noise^2)`. Laplacian d, `r = sqrt(2)*noise`:
-    `(1 - r^2)*erfcx(r/sqrt(2)) + r*sqrt(2/pi)`. Both fall from 1 like `c/noise`.
+    `E[d*sign(d + n)] / E|d|`, `n ~ N(0, (noise*std)^2)`. Gaussian d: `1/sqrt(1 + noise^2)`. Laplacian d, `r =
+    sqrt(2)*noise`: `(1 - r^2)*erfcx(r/sqrt(2)) + r*sqrt(2/pi)`. Both fall from 1 like `c/noise`.
 
     Args:
         noise: Deviation of the noise over the standard deviation of d, 0 or more.
