@@ -24,7 +24,7 @@ from scipy import special
 from signfade.theory._numbers import Array, Numbers, non_negative, real
 from signfade.theory.rules import Form, Rule, gain, moments
 
-__all__ = ["JointMoments", "joint_moments", "linear_moments", "vote_moments"]
+__all__ = ["JointMoments", "given_moments", "joint_moments", "linear_moments", "vote_moments"]
 
 _NODES = 64  # of the integral over the sum; even, so that no node sits on the step of a unanimous vote
 
@@ -98,17 +98,47 @@ def joint_moments(
     Reference:
         Section III, the correlated prior; docs/bfl.md.
     """
-    deviation, r, alpha = _devices(snr, std, correlation, weights)
+    found = moments(rule, snr, form)
+    return given_moments(*found, std, correlation, weights=weights, scale=scale)
+
+
+def given_moments(
+    signal: Numbers,
+    power: Numbers,
+    std: Numbers,
+    correlation: Numbers,
+    *,
+    weights: Numbers | None = None,
+    scale: Numbers | None = None,
+) -> JointMoments:
+    """`joint_moments` of any elementwise rule, told by what it makes of one bit.
+
+    Args:
+        signal: `E[s*f]` of each device, `[K]`.
+        power: `E[f**2]` of each device, `[K]`.
+        std: As in `joint_moments`.
+        correlation: As in `joint_moments`.
+        weights: As in `joint_moments`.
+        scale: As in `joint_moments`.
+
+    Returns:
+        `JointMoments`.
+
+    Example:
+        >>> round(given_moments([0.5504], [0.5504], [1.0], [[1.0]]).nmse(), 3)
+        0.65
+    """
+    first, second = np.atleast_1d(real("signal", signal)), np.atleast_1d(real("power", power))
+    deviation, r, alpha = _devices(first, std, correlation, weights)
     used = np.sqrt(2 / np.pi) * deviation if scale is None else non_negative("scale", scale)
-    signal, power = (np.atleast_1d(value) for value in moments(rule, snr, form))
-    estimate = alpha * used * signal
+    estimate = alpha * used * first
     bits = (2 / np.pi) * np.arcsin(r)
     np.fill_diagonal(bits, 0.0)
     seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
     return JointMoments(
         energy=_energy(alpha * deviation, r),
         product=float(seen @ estimate),
-        power=float(estimate @ bits @ estimate + ((alpha * used) ** 2 * power).sum()),
+        power=float(estimate @ bits @ estimate + ((alpha * used) ** 2 * second).sum()),
         aligned=_aligned(estimate, r),
     )
 
