@@ -14,7 +14,7 @@ from signfade.lab.reproduce.fig_accuracy import best_cells
 from signfade.lab.reproduce.fig_quantisation import at_bits
 from signfade.lab.reproduce.fig_regression import chosen, floors, signsgd_floor
 from signfade.lab.reproduce.grid import COLUMNS, cell
-from signfade.lab.reproduce.paper import read_paper
+from signfade.lab.reproduce.paper import Claim, read_paper
 from signfade.lab.reproduce.records import Record
 from signfade.lab.reproduce.setups import PAIRS
 from signfade.lab.reproduce.table_accuracy import accuracies
@@ -220,6 +220,10 @@ def findings(study: Study) -> dict[str, Finding]:
     return {name: _FIND[name](study) for name in read_paper().claims}
 
 
+def _text(claim: Claim) -> str:
+    return claim.text if claim.contradiction is None else f"{claim.text} (but {claim.contradiction})"
+
+
 def _word(study: Study, held: bool | None) -> str:
     if held is None:
         return "missing"
@@ -231,7 +235,7 @@ def _word(study: Study, held: bool | None) -> str:
 def _render(study: Study) -> list[Block]:
     found = findings(study)
     rows = [
-        [claim.text, claim.place, found[name].words, _word(study, found[name].held)]
+        [_text(claim), claim.place, found[name].words, _word(study, found[name].held)]
         for name, claim in read_paper().claims.items()
     ]
     rule = (

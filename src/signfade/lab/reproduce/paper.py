@@ -41,12 +41,13 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper's text, with its number if it has one."""
+    """A sentence of the paper's text, with its number if it has one, and what else in the paper denies it."""
 
     name: str
     place: str
     text: str
     number: float | None
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_paper() -> Paper:
         _table(tree["rounds"]),
         _table(tree["accuracy"]),
         {
-            name: Claim(name, claim["place"], claim["text"], claim.get("number"))
+            name: Claim(name, claim["place"], claim["text"], claim.get("number"), claim.get("contradiction"))
             for name, claim in tree["claims"].items()
         },
         {(entry["table"], tuple(entry["cell"])): entry["says"] for entry in tree["contradictions"]},

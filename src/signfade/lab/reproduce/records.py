@@ -10,17 +10,19 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from signfade.lab.config import differences, load
-from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
+from signfade.lab.config import load
+from signfade.lab.folder import FolderError, RunFolder, flatten, why, write_atomically
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
 from signfade.settings import RunSettings
 
 __all__ = ["CHANCE", "Record", "Records", "family_of", "read_folder", "run_name"]
 
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
+_FREE = {"out", "threads", "checkpoint_every"}  # never change a number
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
 _KEPT = (
     "last_accuracy",
@@ -40,10 +42,21 @@ _KEPT = (
 )
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    return _deciding(load(None))
+
+
+def _deciding(settings: RunSettings) -> dict[str, Any]:
+    """The dotted keys that decide a run's numbers; a preset is what it stands for."""
+    flat = flatten(settings.model_dump(exclude={"variants", *_FREE}))
+    known = {"data.folder"} if settings.data.name != "idx" else set()
+    return {key: value for key, value in flat.items() if key != "method.preset" and key not in known}
+
+
 def _changes(settings: RunSettings) -> dict[str, Any]:
     """What the settings change in the defaults: a new setting with a default leaves old names as they are."""
-    plain = settings.model_copy(update={"method": settings.method.model_copy(update={"preset": None})})
-    return {key: new for key, (_, new) in differences(load(None), plain).items()}
+    return {key: value for key, value in _deciding(settings).items() if value != _defaults()[key]}
 
 
 def family_of(settings: RunSettings) -> str:

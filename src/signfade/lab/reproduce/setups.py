@@ -7,6 +7,7 @@ an evaluation every 20 rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from signfade.lab.config import resolve
@@ -139,6 +140,7 @@ def _settings(method: str, seed: int, tree: dict[str, Any]) -> RunSettings:
     return resolve({"name": "reproduce", "label": chosen.label, "seed": seed} | tree | chosen.settings)
 
 
+@lru_cache(maxsize=4096)
 def training(
     scale: Scale,
     method: str,
@@ -185,6 +187,7 @@ def training(
     return _settings(method, seed, tree | {name.replace("__", "."): value for name, value in more.items()})
 
 
+@lru_cache(maxsize=4096)
 def regression(
     scale: Scale, method: str, *, heterogeneous: bool, step: float = 1.0, seed: int = 0, **more: Any
 ) -> RunSettings:

@@ -1,0 +1,142 @@
+"""The tables: what is there stands beside the paper's, what is not is missing, nothing is made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from signfade.lab.reproduce.artefact import Study
+from signfade.lab.reproduce.artefacts import ARTEFACTS
+from signfade.lab.reproduce.calibrate import CALIBRATION_PAIRS, calibrated, gaps
+from signfade.lab.reproduce.document import Table, Text
+from signfade.lab.reproduce.grid import COLUMNS
+from signfade.lab.reproduce.paper import read_paper
+from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.setups import BANDWIDTHS, FULL, PAIRS, QUICK, training
+from signfade.lab.reproduce.table_accuracy import reading_gaps
+
+from .conftest import record
+
+PAPER = read_paper()
+
+
+def tables(name: str, *records: Record) -> list[Table]:
+    blocks = ARTEFACTS[name].render(Study(FULL, Records(records)))
+    return [block for block in blocks if isinstance(block, Table)]
+
+
+def cells(table: Table, row: str) -> dict[str, str]:
+    (found,) = (cells for cells in table.rows if cells[0] == row)
+    return dict(zip(table.headers, found))
+
+
+@pytest.mark.parametrize("name", ["table-accuracy", "table-rounds"])
+def test_without_runs_every_cell_of_ours_is_missing(name: str) -> None:
+    for table in tables(name):
+        for row in table.rows:
+            for header, cell in zip(table.headers[1:], row[1:]):
+                printed = header.endswith("paper") or header == "paper, Full"
+                assert (cell == "missing") != printed
+
+
+def test_a_cell_is_mean_deviation_and_seeds_beside_the_papers_number() -> None:
+    column = COLUMNS[2]
+    found = [
+        record(column.run(FULL, (1e-2, 0.0), seed), accuracy) for seed, accuracy in ((0, 0.93), (1, 0.95))
+    ]
+    row = next(r for r in tables("table-accuracy", *found)[0].rows if r[0] == "1e-2 / 0")
+    at = list(tables("table-accuracy")[0].headers).index("SBFL, Gaussian, Full: paper")
+    assert list(row[at : at + 3]) == ["0.95", "0.940 ± 0.014 (2)", "agrees"]
+    assert list(row[1:4]) == ["0.78", "missing", "missing"]
+
+
+def test_every_cell_of_the_paper_gets_its_own_column_and_pair() -> None:
+    """Runs that end where the paper's end agree everywhere; swapped columns would not."""
+    found = [
+        record(column.run(FULL, pair, 0), PAPER.accuracy.cells[*pair, column.head, column.quantity])
+        for column in COLUMNS
+        if not column.ours
+        for pair in PAIRS
+    ]
+    words = [cell for table in tables("table-accuracy", *found) for row in table.rows for cell in row]
+    assert words.count("agrees") == 36
+    assert words.count("differs") == 0
+
+
+def test_rounds_stand_beside_the_papers_and_contradictions_are_said() -> None:
+    found = []
+    for column in COLUMNS:
+        if column.quantity == "Full" and not column.ours:
+            for pair in PAPER.rounds.pairs:
+                loss, accuracy = (PAPER.rounds.cells[*pair, column.head, q] for q in ("TL", "TA"))
+                at = [None if value is None else int(value) for value in (loss, accuracy)]
+                found.append(record(column.run(FULL, pair, 0), 0.5, *at))
+    loss, accuracy, _ = tables("table-rounds", *found)
+    words = [cell for table in (loss, accuracy) for row in table.rows for cell in row]
+    assert words.count("paper contradicts itself") == 3
+    assert words.count("agrees") == 30 - 3
+    assert cells(accuracy, "1e-3 / 0.9")["SBFL, Gaussian: paper"] == "139"
+    assert loss.rows[0][1:4] == ["never", "never (1)", "agrees"]
+
+
+def test_a_model_that_diverged_is_at_chance_and_says_so() -> None:
+    column = COLUMNS[2]
+    lost = replace(record(column.run(FULL, (1e-2, 0.9), 0), 0.9), diverged=17)
+    text = " ".join(cell for table in tables("table-accuracy", lost) for row in table.rows for cell in row)
+    assert "0.100 (1, diverged)" in text
+
+
+def test_a_quick_reproduction_is_not_judged() -> None:
+    column = COLUMNS[2]
+    found = [record(column.run(QUICK, pair, 0), 0.95) for pair in PAIRS]
+    for name in ("table-accuracy", "table-rounds"):
+        blocks = ARTEFACTS[name].render(Study(QUICK, Records(found)))
+        words = [c for block in blocks if isinstance(block, Table) for row in block.rows for c in row]
+        assert not {"agrees", "differs", "paper contradicts itself"} & set(words)
+        assert "not compared" in words
+
+
+def test_the_reading_of_full_is_judged_where_both_have_runs() -> None:
+    study = Study(FULL, Records())
+    assert reading_gaps(study) == {}
+    printed = PAPER.accuracy.column("signsgd", "Full")
+    found = [record(COLUMNS[0].run(FULL, pair, 0), (printed[pair] or 0) + 0.01) for pair in PAIRS]
+    found += [record(COLUMNS[1].run(FULL, pair, 0), (printed[pair] or 0) + 0.2) for pair in PAIRS[:3]]
+    gap = reading_gaps(Study(FULL, Records(found)))
+    assert gap == pytest.approx({"sum of signs": 0.01, "vote": 0.2})
+    words = [
+        b.words
+        for b in ARTEFACTS["table-accuracy"].render(Study(FULL, Records(found)))
+        if isinstance(b, Text)
+    ]
+    assert "The nearer is **sum of signs**" in words[-1]
+
+
+def calibration(offsets: dict[float, float]) -> Records:
+    """signSGD off the paper's accuracy by so much, by bandwidth."""
+    found = []
+    for bandwidth, offset in offsets.items():
+        for pair in CALIBRATION_PAIRS:
+            for quantity, method, downlink in (("Full", "signsum", "full"), ("DC", "vote", "sign")):
+                settings = training(FULL, method, pair, downlink=downlink, bandwidth_hz=bandwidth)  # type: ignore[arg-type]
+                found.append(
+                    record(settings, (PAPER.accuracy.cells[*pair, "signsgd", quantity] or 0) + offset)
+                )
+    return Records(found)
+
+
+def test_the_budget_is_the_one_nearest_to_the_papers_signsgd() -> None:
+    offsets = dict(zip(BANDWIDTHS, (0.09, 0.05, -0.02, -0.3)))
+    records = calibration(offsets)
+    assert gaps(FULL, records) == pytest.approx({b: abs(offset) for b, offset in offsets.items()})
+    assert calibrated(FULL, records) == 3e6
+
+
+def test_no_budget_is_chosen_before_all_are_finished() -> None:
+    assert calibrated(FULL, calibration(dict.fromkeys(BANDWIDTHS[:3], 0.0))) is None
+
+
+def test_calibration_never_looks_at_sbfl() -> None:
+    labels = {want.settings.label for want in ARTEFACTS["calibrate"].wants(FULL, Records())}
+    assert labels == {"signSGD, vote", "signSGD, sum of signs"}
