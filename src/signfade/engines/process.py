@@ -7,18 +7,12 @@ its checkpoint.
 
 from __future__ import annotations
 
-import os
-import pickle
 import queue
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from signfade.engines.child import Child, Inbox
 from signfade.engines.events import OnEvent, Outcome
 from signfade.engines.ledger import Ledger, hearing
 from signfade.engines.share import data_key, share_all
@@ -27,11 +21,7 @@ from signfade.lab.train import PlannedRun
 
 __all__ = ["play"]
 
-_GRACE = 10.0  # seconds for a worker without a run to leave
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
-_CODE = "import sys; sys.path[:] = {path!r}; from signfade.engines.worker import serve; serve({scratch!r})"
+_SERVE = "signfade.engines.worker:serve"
 
 
 def play(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent | None = None) -> Outcome:
@@ -72,83 +62,15 @@ def play(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent | None = No
     return ledger.outcome()
 
 
-class _Process:
-    """A worker process as its parent sees it; what it says arrives in `inbox`, None when it is gone."""
-
-    def __init__(self, inbox: _Inbox, scratch: Path) -> None:
-        self.errors = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115
-        self._popen = subprocess.Popen(
-            [sys.executable, "-c", _CODE.format(path=sys.path, scratch=str(scratch))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            env=os.environ | _ONE_THREAD,
-            start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
-        )
-        self.pid = self._popen.pid
-        self._inbox = inbox
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self._popen.stdout is not None
-        with suppress(EOFError, OSError, pickle.UnpicklingError):
-            while True:
-                self._inbox.put((self, pickle.load(self._popen.stdout)))
-        self._popen.wait()
-        self._inbox.put((self, None))
-
-    def send(self, job: Job) -> None:
-        assert self._popen.stdin is not None
-        with suppress(OSError):  # a dead one is found by its thread
-            pickle.dump(job, self._popen.stdin)
-            self._popen.stdin.flush()
-
-    def close(self) -> None:
-        """Ask it to save what it has in hand and to leave."""
-        assert self._popen.stdin is not None
-        with suppress(OSError):
-            self._popen.stdin.close()
-
-    def kill(self) -> None:
-        """Have it gone at once."""
-        self._popen.kill()
-
-    def leave(self) -> None:
-        """Wait for it to go; not for ever."""
-        self.close()
-        try:
-            self._popen.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
-        self._thread.join()
-        if self._popen.stdout is not None:
-            self._popen.stdout.close()
-        self.errors.close()
-
-    def epitaph(self) -> str:
-        """Say how it died."""
-        code = self._popen.returncode
-        if code is not None and code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        self.errors.seek(0)
-        *_, last = self.errors.read().decode(errors="replace").strip().splitlines() or [""]
-        return f"ended with code {code}{': ' if last else ''}{last}"
-
-
-_Inbox = queue.SimpleQueue[tuple[_Process | None, Answer | None]]
-
-
 class _Pool:
     """Who plays what; `run` is one loop over what the workers say."""
 
     def __init__(self, ledger: Ledger, jobs: int, scratch: Path) -> None:
         self._ledger, self._jobs, self._scratch = ledger, jobs, scratch
-        self._inbox: _Inbox = queue.SimpleQueue()
-        self._busy: dict[_Process, int] = {}
-        self._idle: list[_Process] = []
-        self._gone: list[_Process] = []
+        self._inbox: Inbox[Answer] = queue.SimpleQueue()
+        self._busy: dict[Child[Answer], int] = {}
+        self._idle: list[Child[Answer]] = []
+        self._gone: list[Child[Answer]] = []
 
     def ask(self) -> None:
         """Ask for an end, at any moment: it is heard in the loop and not in the midst of something."""
@@ -161,7 +83,7 @@ class _Pool:
             shared = share_all((ledger.runs[index].settings for index in ledger.waiting), self._scratch)
             while self._busy or (ledger.waiting and not ledger.asked):
                 while ledger.waiting and len(self._busy) < self._jobs and not ledger.asked:
-                    worker = self._idle.pop() if self._idle else _Process(self._inbox, self._scratch)
+                    worker = self._idle.pop() if self._idle else Child(_SERVE, self._inbox, self._scratch)
                     index = self._busy[worker] = ledger.next()
                     run = ledger.runs[index]
                     key = data_key(run.settings)
@@ -174,7 +96,7 @@ class _Pool:
             for worker in workers:
                 worker.leave()
 
-    def _take(self, worker: _Process | None, answer: Answer | None) -> None:
+    def _take(self, worker: Child[Answer] | None, answer: Answer | None) -> None:
         """Deal with one thing that was said."""
         if worker is None:
             self._stop()
@@ -195,7 +117,7 @@ class _Pool:
         for worker in self._busy:
             worker.close() if self._ledger.asked == 1 else worker.kill()
 
-    def _bury(self, worker: _Process) -> None:
+    def _bury(self, worker: Child[Answer]) -> None:
         self._gone.append(worker)
         if worker in self._idle:
             self._idle.remove(worker)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -54,6 +56,9 @@ class RegressionTask(_Stateless):
     is in units of `1/L`, L being the smoothness of the summed loss (or of its weighted mean when `mean` is
     set).
 
+    Attributes:
+        grain: Devices may be asked for in parts, cut at multiples of this, without a byte changing.
+
     Reference:
         Section VI-A, linear regression; docs/errata.md for the gradient's factor two.
     """
@@ -66,10 +71,18 @@ class RegressionTask(_Stateless):
         self.size = data.size
         self.segments: tuple[int, ...] = (data.size,)
         self.shares = np.full(data.devices, 1 / data.devices)
-        self.step_unit = (data.devices if mean else 1) / data.smoothness
+        self._mean = mean
+        self._block = _block(4 * data.samples * data.size)
+        self.grain = min(16, self._block)
         self._batch = None if batch is None or batch >= data.samples else batch
         self._seed = seed
         self._workers = workers
+
+    @cached_property
+    def step_unit(self) -> float:
+        """`1/L`, found when it is asked for: it takes the data of all devices."""
+        with one_thread():  # two threads would find other last digits
+            return (self.devices if self._mean else 1) / self.data.smoothness
 
     def initial_weights(self) -> Tensor:
         """Start at a standard Gaussian point, so that there is something to learn."""
@@ -79,7 +92,7 @@ class RegressionTask(_Stateless):
         """Return `2 X_k^T (X_k w - z_k)`, estimated from a mini-batch if one is set."""
         gradients = torch.empty(len(devices), self.size)
         losses = torch.empty(len(devices))
-        block = _block(4 * self.data.samples * self.size)
+        block = self._block
 
         def work(first: int, last: int) -> None:
             with one_thread():

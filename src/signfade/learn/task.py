@@ -35,7 +35,6 @@ class Task(Protocol):
         size: Number of weights M.
         segments: Lengths of the layers in the flat weight vector; they add up to M.
         shares: `N_k / N`, `[K]`.
-        step_unit: What the step is measured in: 1, or 1/L where the smoothness L is known.
         extra_bits: Bits a device sends in a round besides its one-bit gradient (a model's buffers).
     """
 
@@ -43,8 +42,11 @@ class Task(Protocol):
     size: int
     segments: tuple[int, ...]
     shares: NDArray[np.float64]
-    step_unit: float
     extra_bits: int
+
+    @property
+    def step_unit(self) -> float:
+        """What the step is measured in: 1, or 1/L where the smoothness L is known."""
 
     def initial_weights(self) -> Tensor:
         """Return the weights before the first round, `[M]`."""
