@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from signfade.cli.data import data_app
+from signfade.cli.deploy import deploy
 from signfade.cli.options import (
+    Address,
     ConfigFile,
+    EngineName,
     Jobs,
     Out,
     Overrides,
@@ -40,6 +44,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command()(reproduce)
 app.command()(sweep)
+app.command()(deploy)
 
 
 def _version(wanted: bool) -> None:
@@ -71,6 +76,12 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
     ] = False,
+    shards: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Compute the devices on N workers; never changes a result."),
+    ] = None,
+    engine: EngineName = "process",
+    address: Address = None,
 ) -> None:
     """Train one model over one cell.
 
@@ -82,15 +93,33 @@ def run(
 
     folder = run_folder(settings)
     prepare_training(settings)
-    with Watch() as watch:
+    with _crew(shards, engine, address) as make_task, Watch() as watch:
         watch.start(settings.method_label, settings.rounds)
-        summary = train(settings, folder, resume=resume, on_round=watch.round, on_note=watch.note)
+        summary = train(
+            settings,
+            folder,
+            resume=resume,
+            on_round=watch.round,
+            on_note=watch.note,
+            make_task=make_task,
+        )
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
         return
     from signfade.cli.show import summary_text
 
     typer.echo(f"{summary_text(summary)}\n{folder}")
+
+
+def _crew(shards: int | None, engine: str, address: str | None) -> AbstractContextManager[Any]:
+    """Whoever computes the devices' gradients; None is this process."""
+    if shards is None:
+        if engine != "process" or address is not None:
+            raise ValueError("--engine and --address are for --shards; say how many there are")
+        return nullcontext()
+    from signfade.engines.choose import choose_crew
+
+    return choose_crew(engine, shards, address)
 
 
 @app.command()

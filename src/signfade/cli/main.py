@@ -68,9 +68,9 @@ def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
 def _how_to_resume(arguments: Sequence[str]) -> str:
     """A run asks for `--resume`; comparisons always go on from where they are."""
     again = list(arguments)
-    if again[:1] not in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"]):
+    if again[:1] not in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["deploy"]):
         return "nothing to resume"
-    if again[:1] == ["run"] and "--resume" not in again:
+    if again[:1] in (["run"], ["deploy"]) and "--resume" not in again:
         again.append("--resume")
     return f"resume with: {shlex.join(['signfade', *again])}"
 

@@ -82,6 +82,7 @@ class OneBitStrategy(Strategy):
         folder: Where to keep the run (config.toml, metrics.jsonl, checkpoints, summary.json); a run that is
             there unfinished is continued. None keeps nothing.
         min_devices: How many nodes the first round waits for; all by default.
+        connect_timeout: Seconds it waits for them; after that it begins with those that are there.
 
     Attributes:
         station: The server's half of the method: the model and its steps.
@@ -97,11 +98,13 @@ class OneBitStrategy(Strategy):
         *,
         folder: str | Path | None = None,
         min_devices: int | None = None,
+        connect_timeout: float = 600.0,
     ) -> None:
         self._model = copy.deepcopy(model) if isinstance(model, nn.Module) else None
         self._start = Start.of_model(model) if isinstance(model, nn.Module) else model
         self._folder = None if folder is None else RunFolder(folder)
         self._min_devices = min_devices
+        self._connect_timeout = connect_timeout
         self._timeout = 3600.0
         self._exchange = Exchange()
         self._asked: list[int] = []
@@ -143,7 +146,7 @@ class OneBitStrategy(Strategy):
                 f"server_round must be {self.station.round + 1}, the next one; got {server_round}"
             )
         self.judge.late(self._exchange.late(grid), round)
-        self._present = self._wait(grid, self._least())
+        self._present = self._wait(grid)
         self._asked = self._choose(grid, round)
         words = ConfigRecord({**config, "server-round": server_round})
         contents: dict[int | None, RecordDict] = {}
@@ -172,15 +175,12 @@ class OneBitStrategy(Strategy):
         content[RECORD], content[_CONFIG] = write_order(order), config
         return content
 
-    def _least(self) -> int:
-        """How many nodes a round waits for: before the first one of a sitting all of them."""
-        if self._present:
-            return 1
-        return self.settings.data.devices if self._min_devices is None else self._min_devices
-
-    def _wait(self, grid: Grid, least: int) -> set[int]:
-        """Wait until enough nodes are there; go on with fewer after the timeout."""
-        end = time.monotonic() + self._timeout
+    def _wait(self, grid: Grid) -> set[int]:
+        """Wait until enough nodes are there: before the first round of a sitting all, later anybody."""
+        least, end = 1, time.monotonic() + self._timeout
+        if not self._present:
+            least = self.settings.data.devices if self._min_devices is None else self._min_devices
+            end = time.monotonic() + self._connect_timeout
         while len(nodes := set(grid.get_node_ids()) - self._exchange.busy) < least:
             if time.monotonic() >= end:
                 if not nodes:
@@ -284,7 +284,7 @@ class OneBitStrategy(Strategy):
             grid: Flower's way to the nodes.
             initial_arrays: Weights to begin with; the model's own by default.
             num_rounds: Number of rounds; the settings' by default.
-            timeout: Seconds a round waits for its devices, and the first for them to connect.
+            timeout: Seconds a round waits for its devices.
             train_config: Passed on to the devices, with the key `server-round`.
             evaluate_config: Passed on to devices that a subclass asks to evaluate.
             evaluate_fn: From round and model to metrics, of which `accuracy` and `loss` are kept in

@@ -1,0 +1,75 @@
+"""`signfade deploy`: the same run on real processes that talk over Flower."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from signfade.cli.options import ConfigFile, Out, Overrides, prepare_training, read_settings
+
+__all__ = ["deploy"]
+
+
+def deploy(
+    config: ConfigFile = None,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of SuperNodes; the setting data.devices.")
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt connections, by certificates made now.")
+    ] = False,
+    auth: Annotated[
+        bool, typer.Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; with TLS.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds a round waits for its devices.")
+    ] = 120.0,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue this run if it was stopped; start it if it is not there."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
+    ] = False,
+) -> None:
+    """Train on real processes over Flower.
+
+    Starts a SuperLink and N SuperNodes on this machine, submits the run, follows it, and stops all of them.
+    With a cell in the settings bits also pass through its simulated radio; "--set cell.perfect=true" is
+    Flower's network alone. Everything about the run is kept in the folder OUT/NAME-deploy.
+    """
+    changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
+    settings = read_settings(config, changes, out)
+    try:
+        from signfade.engines.flower.deploy import deploy as play
+        from signfade.engines.flower.deploy import deploy_folder
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"deploy needs Flower, which is not here ({error}); install signfade[flower]"
+        ) from error
+    from signfade.cli.watch import Watch
+
+    folder = deploy_folder(settings)
+    prepare_training(settings)
+    with Watch() as watch:
+        watch.start(settings.method_label, settings.rounds)
+        summary = play(
+            settings,
+            folder,
+            tls=tls,
+            auth=auth,
+            timeout=timeout,
+            resume=resume,
+            on_round=watch.round,
+            on_note=watch.note,
+        )
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    from signfade.cli.show import summary_text
+
+    typer.echo(f"{summary_text(summary)}\n{folder}")
