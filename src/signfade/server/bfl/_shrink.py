@@ -17,6 +17,7 @@ from signfade.server.bfl.lowrank import LowRank, leading, mapped, valid_low_rank
 _SWEEPS = 10  # of filling in the diagonal; the off-diagonal result settles to 1e-3 in about five
 _EIGH_LIMIT = 200  # devices up to which all eigenvalues are cheaper than a subspace iteration
 _LARGEST_RANK = 32
+_ROWS = 4096  # devices whose signals are in double precision at a time
 
 
 def shrink_bits(bits: Tensor, precision: Tensor) -> Tensor:
@@ -60,7 +61,8 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
     precision = ratio.square() * math.sqrt(size)
     root = precision.sqrt()
     rows = y * factor.to(y)[:, None]
-    power = rows.double().square().sum(dim=1) / math.sqrt(size)
+    squares_of = [part.double().square().sum(dim=1) for part in torch.split(rows, _ROWS)]
+    power = torch.cat(squares_of) / math.sqrt(size)
     edge = _noise_edge(devices, precision)
     squares = _off_diagonal_squares(precision)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
@@ -16,6 +15,9 @@ from signfade._check import check_finite, check_shape
 __all__ = ["LowRank", "solve_low_rank"]
 
 _BLOCK = 512  # rows of the K x K matrix that exist at a time
+_LANDMARKS = (
+    1024  # with more devices than twice this, a function of all entries is learned from so many columns
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class LowRank:
         values = self.values.double() if vector.ndim == 1 else self.values.double().unsqueeze(1)
         return v @ (values * inner) + private * vector
 
+    @cached_property
+    def bits(self) -> LowRank:
+        """The correlation of the signs, `(2/pi) * arcsin(r_kj)`; its own diagonal is not one."""
+        return mapped(self, lambda x: (2 / math.pi) * torch.asin(x.clamp(-1, 1)))
+
     def dense(self) -> Tensor:
         """The matrix itself, float64 `[K, K]`."""
         v = self.vectors.double()
@@ -92,22 +99,27 @@ def mapped(matrix: LowRank, function: Callable[[Tensor], Tensor], spare: int = 4
     """A low-rank copy of `matrix` with `function` applied to every entry off the diagonal.
 
     The rank may grow by `spare`: sine and arcsine are nearly linear for the correlations of many devices.
+    An entry is a function of two devices' factors, a kernel, so the eigenvectors for a thousand of many
+    devices extend to all (Nystroem): `phi_k = sum_l f(r_kl) u_l / value`. Cost: O(K), not O(K**2).
     """
     v, values = matrix.vectors.double(), matrix.values.double()
-
-    def times(x: Tensor) -> Tensor:
-        out = torch.empty(len(v), x.shape[1], dtype=torch.float64)
-        for first in range(0, len(v), _BLOCK):
-            rows = slice(first, first + _BLOCK)
-            out[rows] = function((v[rows] * values) @ v.T) @ x
-        return out
-
+    size, rank = len(v), v.shape[1] + spare
     if v.shape[1] == 0:
         return matrix
+    few = v if size <= 2 * _LANDMARKS else v[torch.linspace(0, size - 1, _LANDMARKS).round().long()]
+
     # The products see the factors' own diagonal, not the ones: a diagonal of ones would be of full rank.
-    vectors, found = leading(times, len(v), v.shape[1] + spare)
+    def times(rows: Tensor, x: Tensor) -> Tensor:
+        out = torch.empty(len(rows), x.shape[1], dtype=torch.float64)
+        for first in range(0, len(rows), _BLOCK):
+            part = slice(first, first + _BLOCK)
+            out[part] = function((rows[part] * values) @ few.T) @ x
+        return out
+
+    vectors, found = leading(lambda x: times(few, x), len(few), rank)
     kept = found.abs() > 1e-9 * found.abs().max()
-    return LowRank(vectors[:, kept], found[kept])
+    vectors, found = vectors[:, kept], found[kept]
+    return LowRank(vectors if few is v else times(v, vectors / found), found)
 
 
 def valid_low_rank(matrix: LowRank, largest: float = 0.99, floor: float = 1e-2) -> LowRank:
@@ -133,29 +145,44 @@ def valid_low_rank(matrix: LowRank, largest: float = 0.99, floor: float = 1e-2) 
         diagonal = 1 + lift.square() @ raised
         values, turn = torch.linalg.eigh(inner)
         v = basis @ turn / diagonal.sqrt()[:, None]
-    lowest = _least_eigenvalue(LowRank(v, values)) if v.shape[1] else 1.0
+    if v.shape[1] == 0:
+        return matrix
+    lowest = _least_eigenvalue(LowRank(v, values), 0.5 * floor)
     return LowRank(v, values if lowest >= 0.5 * floor else values * (1 - floor) / (1 - lowest))
 
 
-def _least_eigenvalue(matrix: LowRank) -> float:
-    size = len(matrix)
-    if size <= 200:
-        return float(torch.linalg.eigvalsh(matrix.dense())[0])
-    operator = LinearOperator(
-        (size, size), matvec=lambda x: matrix.times(torch.from_numpy(np.array(x)).reshape(-1)).numpy()
-    )
-    return float(eigsh(operator, k=1, which="SA", v0=np.ones(size), tol=1e-3, return_eigenvectors=False)[0])
+def _least_eigenvalue(matrix: LowRank, enough: float) -> float:
+    """The least eigenvalue, from below and to 1e-3, or `enough` if it is not less; O(K r**2).
+
+    With private parts D, `D + V diag(values) V^T - level` is positive definite for a level below all of D if
+    and only if `1 + R diag(values) R^T` is, where `R` is the triangle of `(D - level)^(-1/2) V`.
+    """
+    v, values, private = matrix.vectors, matrix.values, matrix.private()
+
+    def above(level: float) -> bool:
+        return 1 + _least_of_factors(v / (private - level).sqrt()[:, None], values) > 0
+
+    ceiling = float(private.min())
+    if ceiling > enough and above(enough):
+        return enough
+    low, high = ceiling + min(0.0, _least_of_factors(v, values)) - 1e-6, min(ceiling, enough)
+    while high - low > 1e-3 * max(abs(low), enough):
+        middle = (low + high) / 2
+        low, high = (middle, high) if above(middle) else (low, middle)
+    return low
+
+
+def _least_of_factors(vectors: Tensor, values: Tensor) -> float:
+    """The least eigenvalue of `V diag(values) V^T` within the space of V."""
+    triangle = torch.linalg.qr(vectors, mode="r").R
+    return float(torch.linalg.eigvalsh((triangle * values) @ triangle.T)[0])
 
 
 def solve_low_rank(correlation: LowRank, shared: Tensor, target: Tensor, ridge: float) -> Tensor:
     """Solve `Cov(y) x = target` scaled to a unit diagonal, by Woodbury's identity: O(K r**2)."""
     if correlation.vectors.shape[1] == 0:
         return target / (1 + ridge)
-
-    def arcsine(x: Tensor) -> Tensor:
-        return (2 / math.pi) * torch.asin(x.clamp(-1, 1))
-
-    bits = mapped(correlation, arcsine)
+    bits = correlation.bits
     u = bits.vectors * shared[:, None]
     diagonal = (1 + ridge - (u.square() * bits.values).sum(dim=1)).clamp_min(ridge)
     scaled = u / diagonal[:, None]

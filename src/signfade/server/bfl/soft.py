@@ -27,6 +27,7 @@ from signfade.uplink.channel import half_llr
 __all__ = ["joint_sbfl", "joint_sbfl_gain", "joint_sbfl_weights"]
 
 _Z = 0.05 * torch.arange(-180, 181, dtype=torch.float64)
+_DEVICES = 4096  # at a time: bounds the memory to a few tens of megabytes
 _BELL = torch.softmax(-_Z.square() / 2, dim=0)
 
 
@@ -132,4 +133,5 @@ def _rho(h: Tensor, sigma2: Tensor) -> Tensor:
     power = h.detach().double().cpu().square()
     gamma = torch.where(power == 0, torch.zeros_like(power), power / sigma2.detach().double().cpu())
     gamma = gamma.clamp_max(1e3)[:, None]  # where one minus it is below exp(-500)
-    return torch.tanh(gamma + gamma.sqrt() * _Z).square() @ _BELL
+    parts = [torch.tanh(part + part.sqrt() * _Z).square() @ _BELL for part in torch.split(gamma, _DEVICES)]
+    return torch.cat(parts)
