@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from signfade.engines.events import OnEvent, Outcome
 from signfade.kernels.threads import available_threads
 from signfade.lab.train import PlannedRun
+from signfade.learn.task import Task
+from signfade.settings import RunSettings
 
-__all__ = ["Play", "choose_engine"]
+__all__ = ["Play", "choose_crew", "choose_engine"]
 
 
 class Play(Protocol):
@@ -36,16 +39,43 @@ def choose_engine(name: str, address: str | None = None) -> Play:
         Traceback (most recent call last):
         ValueError: engine must be process or ray; got 'threads'
     """
+    _check(name, address)
     if name == "process":
-        if address is not None:
-            raise ValueError(f"address needs the engine ray; got {address!r} with process")
         from signfade.engines import process
 
         return lambda runs, jobs, *, on_event=None: process.play(
             runs, jobs or available_threads(), on_event=on_event
         )
-    if name == "ray":
-        from signfade.engines import ray
+    from signfade.engines import ray
 
-        return lambda runs, jobs, *, on_event=None: ray.play(runs, jobs, on_event=on_event, address=address)
-    raise ValueError(f"engine must be process or ray; got {name!r}")
+    return lambda runs, jobs, *, on_event=None: ray.play(runs, jobs, on_event=on_event, address=address)
+
+
+def choose_crew(
+    name: str, shards: int, address: str | None = None
+) -> AbstractContextManager[Callable[[RunSettings], Task]]:
+    """Return workers for one large run, as a context; see `signfade.engines.shards`.
+
+    Args:
+        name: `process` or `ray`.
+        shards: number of workers.
+        address: of the cluster; None starts one on this machine.
+
+    Raises:
+        ValueError: no such engine, or an address for processes.
+    """
+    _check(name, address)
+    if name == "process":
+        from signfade.engines import crew
+
+        return crew.sharded(shards)
+    from signfade.engines import ray_crew
+
+    return ray_crew.sharded(shards, address)
+
+
+def _check(name: str, address: str | None) -> None:
+    if name not in ("process", "ray"):
+        raise ValueError(f"engine must be process or ray; got {name!r}")
+    if name == "process" and address is not None:
+        raise ValueError(f"address needs the engine ray; got {address!r} with process")

@@ -31,7 +31,7 @@ from signfade.lab.train import Interrupted, PlannedRun, RunFailed, train
 from signfade.learn.allocator import tune_allocator
 from signfade.learn.tasks import make_task
 
-__all__ = ["cluster", "play"]
+__all__ = ["cluster", "data_parts", "dataset_of", "play"]
 
 _LOOK = 0.5  # seconds between two looks at the runs' progress
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
@@ -129,10 +129,14 @@ def _load_all(ledger: Ledger) -> dict[DataKey, dict[str, Any]]:
         if key is None:
             continue
         with suppress(ValueError):
-            dataset = load(*key)
-            arrays = {part: getattr(dataset, part).numpy() for part in _PARTS}
-            found[key] = {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
+            found[key] = data_parts(load(*key))
     return found
+
+
+def data_parts(dataset: Dataset) -> dict[str, Any]:
+    """Return a data set as arrays, which Ray keeps once a machine."""
+    arrays = {part: getattr(dataset, part).numpy() for part in _PARTS}
+    return {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
 
 
 class _Tasks:
@@ -251,7 +255,7 @@ def _play(
                 run.folder,
                 resume=True,
                 on_note=notes.append,
-                make_task=lambda settings: make_task(settings, 1, _dataset(data)),
+                make_task=lambda settings: make_task(settings, 1, dataset_of(data)),
             )
     except Interrupted as error:
         return "interrupted", str(error), notes
@@ -264,8 +268,8 @@ def _play(
     return "finished", "", notes
 
 
-def _dataset(data: dict[str, Any] | None) -> Dataset | None:
-    """The data set over the object store's memory, which is read-only; nobody writes to it."""
+def dataset_of(data: dict[str, Any] | None) -> Dataset | None:
+    """Return the data set over the object store's memory, which is read-only; nobody writes to it."""
     if data is None:
         return None
     arrays: dict[str, NDArray[np.generic]] = data["arrays"]
