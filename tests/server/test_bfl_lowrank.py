@@ -56,7 +56,7 @@ def test_the_least_eigenvalue(values: list[float], devices: int) -> None:
 def test_bits_of_a_correlation_are_its_arcsines() -> None:
     matrix = factors(50, [1.0, -0.4], load=0.6)
     truth = (2 / math.pi) * torch.asin(entries(matrix))
-    torch.testing.assert_close(entries(matrix.bits), truth, rtol=0, atol=2e-3)
+    assert float((entries(matrix.bits) - truth).abs().max()) < 2e-3
     assert matrix.bits is matrix.bits  # worked out once
 
 
