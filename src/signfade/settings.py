@@ -99,11 +99,83 @@ class CellSettings(_Section):
     rician_k: float = Field(
         4.0, ge=0, description="power of the line of sight over the scattered, for rician"
     )
+    modulation: Literal["bpsk", "qpsk"] = Field(
+        "bpsk", description="bpsk: one bit a symbol; qpsk: two, which share the symbol's power"
+    )
+    side_info: Literal["error_free", "coded"] = Field(
+        "error_free",
+        description="how means and scales arrive: error_free, as the paper assumes, or coded: as one polar "
+        "codeword a device over the same fading link",
+    )
+    code_rate: float = Field(
+        0.25, gt=0, le=1, description="bits of the scalars and their check over coded bits, for coded"
+    )
+    code_length: Annotated[int | None, BeforeValidator(_none_word)] = Field(
+        None, ge=1, le=16384, description="coded bits of a codeword; replaces code_rate"
+    )
+    code_check: Literal[6, 11, 16, 24] = Field(
+        24, description="bits of the codeword's check; a word beyond repair passes one of 6 all too often"
+    )
+    code_list: Literal[1, 2, 4, 8, 16, 32] = Field(8, description="paths that the decoder keeps")
+    outage: Literal["last", "drop"] = Field(
+        "last",
+        description="a device whose codeword is lost: last takes its last scalars, drawn towards those of "
+        "the devices decoded in this round; drop leaves the device out of the sum",
+    )
+    outage_decay: float = Field(
+        0.9, ge=0, le=1, description="weight of last scalars after one round, its square after two, and so on"
+    )
+    csi: Literal["perfect", "pilot"] = Field(
+        "perfect", description="the server's knowledge of gains: perfect, or estimated from pilots"
+    )
+    pilots: int = Field(4, ge=1, le=4096, description="known symbols a device sends ahead, for pilot")
+    csi_error: Literal["refined", "aware", "naive"] = Field(
+        "refined",
+        description="what becomes of the estimate's error, for pilot: naive ignores it, aware counts it as "
+        "noise, refined learns the gain's magnitude from the signals too",
+    )
+    noise: Literal["estimated", "known"] = Field(
+        "estimated", description="noise variances: estimated from the signals, or known, for pilot"
+    )
+    access: Literal["orthogonal", "over_the_air"] = Field(
+        "orthogonal",
+        description="orthogonal: a subchannel for each device; over_the_air: all devices at once on one, "
+        "their signs added up by the air",
+    )
+    precoding: Literal["inversion", "phase"] = Field(
+        "inversion",
+        description="over_the_air: inversion lets all be heard alike and the weakest be silent, phase lets "
+        "all send at full power",
+    )
+    inversion_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
+        None,
+        description="SNR at which inversion lets each device be heard; chosen anew each round by default",
+    )
+    repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CellSettings:
+        if self.perfect:
+            for key, plain in (("csi", "perfect"), ("side_info", "error_free"), ("access", "orthogonal")):
+                if getattr(self, key) != plain:
+                    raise ValueError(f'{key} must be "{plain}" over perfect links, where nothing is in doubt')
+        if self.csi == "pilot" and self.access == "over_the_air":
+            raise ValueError(
+                'csi must be "perfect" with over_the_air: devices must know their gains to align'
+            )
+        if self.csi == "pilot" and self.modulation == "qpsk" and self.fading in ("rayleigh", "rician"):
+            raise ValueError(
+                f'modulation must be "bpsk" with pilots and {self.fading} fading: a phase that is only '
+                "estimated would mix the two bits of a symbol"
+            )
+        return self
 
 
 Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "signsum"]
 # Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
 VOTES = ("signsgd", "signsum")
+# Rules for signs that the air has added up: the posterior mean, the best linear rule, and the sign.
+AIR_RULES = ("ideal", "sbfl", "blmmse", "signsgd")
 
 
 class MethodSettings(_Section):
@@ -235,6 +307,14 @@ class RunSettings(_Section):
             raise ValueError(
                 f"cell.snr_db must have one entry for each of the {self.data.devices} devices; got {len(snr)}"
             )
+        if self.cell.access == "over_the_air":
+            if self.method.aggregator not in AIR_RULES:
+                raise ValueError(
+                    f"method.aggregator must be one of {', '.join(AIR_RULES)} with cell.access = "
+                    f'"over_the_air", where no device is heard alone; got {self.method.aggregator!r}'
+                )
+            if self.method.form != "corrected":
+                raise ValueError('method.form must be "corrected" with cell.access = "over_the_air"')
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
         return self

@@ -23,7 +23,7 @@ class CellPlan:
         settings: The section of the configuration.
         seed: Seed of the run.
         devices: Number of devices K.
-        mean_snr_db: Mean SNR in dB, `[K]`; None for perfect links.
+        mean_snr_db: Mean SNR of one bit in dB, `[K]`; None for perfect links.
         positions_km: Places relative to the base station, `[K, 2]`; None where SNRs are given directly.
     """
 
@@ -53,9 +53,10 @@ def make_cell(settings: CellSettings, devices: int, seed: int) -> CellPlan:
     """
     if settings.perfect:
         return CellPlan(settings, seed, devices, None, None)
+    shared_db = 10 * np.log10(2) if settings.modulation == "qpsk" else 0.0
     if settings.snr_db is not None:
         snr = np.broadcast_to(np.asarray(settings.snr_db, dtype=np.float64), (devices,))
-        return CellPlan(settings, seed, devices, snr.copy(), None)
+        return CellPlan(settings, seed, devices, snr - shared_db, None)
     budget = LinkBudget(
         power_dbm=settings.power_dbm,
         gains_db=settings.gains_db,
@@ -70,4 +71,4 @@ def make_cell(settings: CellSettings, devices: int, seed: int) -> CellPlan:
     cell = Cell(radius_km=settings.radius_km, budget=budget)
     positions = cell.place_users(devices, generator(seed, "positions"))
     snr_db = cell.mean_snr_db(positions, generator(seed, "shadowing"), warn=False)
-    return CellPlan(settings, seed, devices, snr_db.numpy(), positions.numpy())
+    return CellPlan(settings, seed, devices, snr_db.numpy() - shared_db, positions.numpy())

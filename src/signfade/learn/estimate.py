@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from signfade.learn.air import AirRule
+from signfade.learn.cell import CellPlan
 from signfade.learn.encode import Encoder
 from signfade.learn.joint import JointRule
 from signfade.learn.predict import debias_factor, known_gain, predicted_error
+from signfade.learn.radio import make_radio
 from signfade.learn.round import Uplink, rotate_back
 from signfade.learn.rules import Rule, find_rule
 from signfade.settings import MethodSettings
@@ -31,15 +36,33 @@ class Estimator:
         encoder: The device's half of the method.
         population: Number of devices in the cell.
         seed: Seed of the run.
+        cell: The radio, where the server may have to find out what it needs to know of it; None where it is
+            told.
 
     Attributes:
         joint: The joint rule with its memory, to be saved; None for all other rules.
+        radio: What finds out about the links, with its memory; None where there is nothing to find out.
     """
 
-    def __init__(self, rule: Rule | None, encoder: Encoder, population: int, seed: int) -> None:
+    def __init__(
+        self, rule: Rule | None, encoder: Encoder, population: int, seed: int, cell: CellPlan | None = None
+    ) -> None:
         method = encoder.method
         self._rule, self._encoder, self._seed = rule, encoder, seed
         self.joint = JointRule(method, population) if method.aggregator == "bfl" else None
+        self.radio = None if cell is None else make_radio(cell, encoder)
+        together = cell is not None and cell.settings.access == "over_the_air"
+        self._air = AirRule(cell.settings, method, seed) if cell is not None and together else None
+
+    @property
+    def device_bits(self) -> int:
+        """Bits one device sends in a round."""
+        return self._encoder.device_bits if self.radio is None else self.radio.device_bits
+
+    def parts(self) -> dict[str, Any]:
+        """Everything with a state of its own, by name."""
+        named = {"joint": self.joint, "radio": self.radio}
+        return {name: part for name, part in named.items() if part is not None}
 
     def __call__(self, uplink: Uplink, round: int) -> tuple[Tensor, float | None]:
         """Return the estimate of the sum, `[M]`, and the error that theory expects of it.
@@ -51,7 +74,13 @@ class Estimator:
         method, received = self._encoder.method, uplink.received
         if received is None:
             return uplink.truth, 0.0
-        if self.joint is not None:
+        if self.radio is not None:
+            uplink = self.radio.hear(uplink, round)
+            received = uplink.received
+            assert received is not None
+        if self._air is not None:
+            estimate, factor, expected = self._air(uplink, received, round)
+        elif self.joint is not None:
             estimate, factor, expected = self.joint(uplink, received)
         else:
             assert self._rule is not None

@@ -108,14 +108,15 @@ class JointRule:
             combine = joint_weights(
                 received.h, received.sigma2, received.scale, correlation, received.weights
             )
-            links = (combine, received.h, received.sigma2)
+            links = (combine, received.true_link.h, received.true_link.sigma2)
             moments = theory.linear_moments(*links, std, uplink.correlation, weights=received.weights)
             return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
         stream = generator(int(received.keys[0]) >> 1, "prediction")
         draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
         values, vectors = torch.linalg.eigh(uplink.correlation)
         g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw[0])
-        y = received.h[:, None] * sign(g) + received.sigma2.sqrt()[:, None] * draw[1]
+        air = received.true_link
+        y = air.h[:, None] * sign(g) + air.sigma2.sqrt()[:, None] * draw[1]
         alpha = received.weights.double()
         guess = self._apply(y.float(), received, correlation).double() - alpha @ received.mean.double()
         truth, shared = alpha @ g, g @ guess

@@ -13,7 +13,7 @@ from signfade.device import LogQuantizer, Packet, UniformQuantizer, unpack_signs
 from signfade.learn.encode import Encoder, Sent
 from signfade.settings import VOTES
 
-__all__ = ["Decoded", "check_packet", "decode_packets", "make_packet"]
+__all__ = ["Decoded", "check_packet", "decode_packets", "make_packet", "quantizers"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def make_packet(encoder: Encoder, sent: Sent, row: int, *, device: int, round: i
     if encoder.method.aggregator not in VOTES:
         mean, scale, bits = sent.mean[row], sent.scale[row], encoder.method.side_bits or 0
     if bits:  # what was sent are levels already: each is in its own bin
-        means, scales = _quantizers(encoder)
+        means, scales = quantizers(encoder)
         mean, scale = means.encode(mean), scales.encode(scale)
     signs = unpack_signs(sent.packed[row], encoder.size)
     return Packet.make(signs, mean, scale, device=device, round=round, mean_bits=bits, scale_bits=bits)
@@ -100,11 +100,12 @@ def _scalars(encoder: Encoder, packet: Packet) -> tuple[Tensor, Tensor]:
         return zero, zero
     if not packet.mean_bits:
         return packet.mean, packet.scale
-    means, scales = _quantizers(encoder)
+    means, scales = quantizers(encoder)
     return means.decode(packet.mean), scales.decode(packet.scale)
 
 
-def _quantizers(encoder: Encoder) -> tuple[UniformQuantizer, LogQuantizer]:
+def quantizers(encoder: Encoder) -> tuple[UniformQuantizer, LogQuantizer]:
+    """Return the quantisers of means and scales of a method that has them."""
     method = encoder.method
     if method.side_bits is None:
         raise ValueError("method.side_bits must be set for scalars to be quantised")

@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from signfade import theory
+from signfade.learn.encode import Sent
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.settings import MethodSettings
 
-__all__ = ["debias_factor", "known_gain", "predicted_error"]
+__all__ = ["VARIANCE_OVER_SCALE2", "debias_factor", "known_gain", "predicted_error"]
 
 # Dividing by a smaller gain than this would amplify noise more than it restores the step.
 SMALLEST_GAIN = 0.15
@@ -24,7 +25,7 @@ _RULES: dict[str, theory.Rule] = {
     "zero_forcing": "zero_forcing",
 }
 
-_VARIANCE_OVER_SCALE2 = {"gaussian": math.pi / 2, "laplacian": 2.0, "empirical": math.pi / 2}
+VARIANCE_OVER_SCALE2 = {"gaussian": math.pi / 2, "laplacian": 2.0, "empirical": math.pi / 2}
 
 
 def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0) -> float | None:
@@ -39,6 +40,8 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
     received, sent = uplink.received, uplink.sent
     if received is None or sent is None:
         return None
+    if received.air is not None:
+        return _predicted_in_doubt(method, uplink, received, sent, factor)
     snr, alpha = received.link.snr, received.weights
     rule = _RULES.get(method.aggregator)
     if method.rotation != "none" and uplink.correlation is not None:
@@ -68,6 +71,39 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
     return float(alpha.double().numpy() ** 2 @ error @ counts / energy)
 
 
+def _predicted_in_doubt(
+    method: MethodSettings, uplink: Uplink, received: Received, sent: Sent, factor: float
+) -> float | None:
+    """`predicted_error` where links or scalars are not as the server has them.
+
+    The rule is made from what it has, its moments are taken over the links as they are, and a mean that was
+    lost adds its own error.
+    """
+    rule = _RULES.get(method.aggregator)
+    if rule is None:  # a vote, whose devices may all be taken for their opposite
+        return None
+    known = received.link if received.refined is None else received.refined.link
+    air = received.true_link
+    trust = np.ones(len(received)) if received.refined is None else received.refined.trust.numpy()
+    found = theory.mismatched_moments(rule, air.h, air.sigma2, known.h, known.sigma2, method.form)
+    signal, power = trust * np.atleast_1d(found[0]), trust**2 * np.atleast_1d(found[1])
+    alpha = received.weights.double().numpy()
+    scale, std = received.layer_scale.double().numpy(), sent.std.double().numpy()
+    lost_mean = alpha @ (received.layer_mean - sent.mean).double().numpy()
+    if method.rotation != "none" and uplink.correlation is not None:
+        moments = theory.given_moments(
+            signal, power, std[:, 0], uplink.correlation, weights=alpha, scale=scale[:, 0]
+        ).cut(len(uplink.truth) / received.size)
+        return moments.nmse(factor) + lost_mean[0] ** 2 / moments.energy if moments.energy > 0 else None
+    energy = float(uplink.truth.double().square().sum())
+    if energy == 0:
+        return None
+    kappa, used = np.minimum(sent.true_scale.double().numpy(), std), factor * scale
+    error = std**2 - 2 * kappa * used * signal[:, None] + used**2 * power[:, None]
+    counts = np.array(received.segments, dtype=np.float64)
+    return float((alpha**2 @ error + lost_mean**2) @ counts / energy)
+
+
 def debias_factor(method: MethodSettings, gain: float) -> float:
     """Return what an estimate with a known gain is multiplied by: the gain undone, if the method says so."""
     return 1 / max(gain, SMALLEST_GAIN) if method.debias else 1.0
@@ -82,9 +118,17 @@ def known_gain(method: MethodSettings, received: Received) -> float:
     rule = _RULES.get(method.aggregator)
     if rule is None:
         return 1.0
-    gain = theory.gain(rule, received.link.snr, method.form)
+    gain = _believed_gain(rule, method, received)
     counts = np.array(received.segments, dtype=np.float64)
     power = received.weights.double().numpy() ** 2 * (received.layer_scale.double().numpy() ** 2 @ counts)
     if power.sum() == 0:
         return 1.0
-    return float((power * gain).sum() / (power.sum() * _VARIANCE_OVER_SCALE2[method.prior]))
+    return float((power * gain).sum() / (power.sum() * VARIANCE_OVER_SCALE2[method.prior]))
+
+
+def _believed_gain(rule: theory.Rule, method: MethodSettings, received: Received) -> np.ndarray:
+    """Return the rule's `E[s f]` on each link as the server knows it, `[K]`."""
+    if received.refined is None:
+        return theory.gain(rule, received.link.snr, method.form)
+    gain = theory.gain(rule, received.refined.link.snr, method.form)
+    return received.refined.trust.numpy() ** 2 * gain

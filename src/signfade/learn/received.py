@@ -11,7 +11,7 @@ from torch import Tensor
 
 from signfade.device import spread
 from signfade.kernels import received
-from signfade.uplink import Link
+from signfade.uplink import Link, Refined
 
 __all__ = ["Received"]
 
@@ -27,12 +27,15 @@ class Received:
         packed: The sent signs, eight to a byte, `[K, ceil(M/8)]`. A simulation has them; a real server does
             not.
         size: Number of coordinates M.
-        link: Gains `h` and noise variances `sigma2`, `[K]` each.
+        link: Gains `h` and noise variances `sigma2` as the server knows them, `[K]` each.
         layer_mean: Decoded means, `[K, S]`.
         layer_scale: Decoded scales, `[K, S]`.
         segments: Lengths of the S layers.
         weights: `alpha_k`, `[K]`.
         keys: Keys of the noise streams, `[K]`.
+        air: The links as they are, where the server does not know them exactly; None where it does.
+        refined: Gains whose magnitude the signals have told, for rules that read one device at a time. `link`
+            then counts the doubt about their signs as noise.
     """
 
     packed: Tensor
@@ -43,6 +46,8 @@ class Received:
     segments: tuple[int, ...]
     weights: Tensor
     keys: NDArray[np.uint64]
+    air: Link | None = None
+    refined: Refined | None = None
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -50,7 +55,13 @@ class Received:
     @cached_property
     def y(self) -> Tensor:
         """Received signals, `[K, M]`."""
-        return received(self.packed, self.size, self.h, self.sigma2, self.keys)
+        air = self.true_link
+        return received(self.packed, self.size, air.h, air.sigma2, self.keys)
+
+    @property
+    def true_link(self) -> Link:
+        """The links as they are, which a simulation knows."""
+        return self.link if self.air is None else self.air
 
     @property
     def h(self) -> Tensor:

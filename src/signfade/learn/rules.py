@@ -50,8 +50,14 @@ def _fused(
     weights: Tensor | None,
     form: str = "corrected",
 ) -> Tensor:
+    known = None if r.air is None else (r.h, r.sigma2)
+    if r.refined is not None:
+        known = (r.refined.link.h, r.refined.link.sigma2)
+        scale = None if scale is None else r.refined.trust.to(scale)[:, None] * scale
+    h, sigma2 = r.true_link.h, r.true_link.sigma2
+    prior = (mean, scale, weights)
     return fused_sum(
-        rule, r.packed, r.size, r.h, r.sigma2, mean, scale, weights, r.keys, form=form, segments=r.segments
+        rule, r.packed, r.size, h, sigma2, *prior, r.keys, form=form, segments=r.segments, known=known
     )
 
 

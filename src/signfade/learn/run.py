@@ -56,7 +56,7 @@ class Experiment:
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
         self._encoder = Encoder(settings.method, self.task.segments)
-        self._estimate = Estimator(rule, self._encoder, self.task.devices, settings.seed)
+        self._estimate = Estimator(rule, self._encoder, self.task.devices, settings.seed, self.cell)
         self._step = make_step(settings.server, self.task.initial_weights(), self.task.step_unit)
         self._uplink_bits = 0
         self._downlink_bits = 0
@@ -118,7 +118,7 @@ class Experiment:
         estimate, expected = self._estimate(uplink, t)
         nmse, cosine = self._errors(uplink, estimate)
         self._downlink_bits += self._step.apply(estimate, t)
-        self._uplink_bits += len(devices) * (self._encoder.device_bits + self.task.extra_bits)
+        self._uplink_bits += len(devices) * (self._estimate.device_bits + self.task.extra_bits)
         self.round += 1
         looked = self.done or self.round % settings.eval.every == 0 or self.round in settings.eval.at
         test = self.task.evaluate(self._step.weights) if looked else None
@@ -136,6 +136,7 @@ class Experiment:
             "downlink_bits": self._downlink_bits,
             "snr_db": snr_quantiles(uplink, self.cell),
             "devices": len(devices),
+            **({} if self._estimate.radio is None else self._estimate.radio.record),
         }
 
     def _errors(self, uplink: Uplink, estimate: Tensor) -> tuple[float | None, float | None]:
@@ -152,9 +153,7 @@ class Experiment:
 
     def _parts(self) -> dict[str, Any]:
         """Everything with a state of its own."""
-        parts = {"step": self._step, "task": self.task, "watch": self._watch}
-        joint = self._estimate.joint
-        return parts if joint is None else {**parts, "joint": joint}
+        return {"step": self._step, "task": self.task, "watch": self._watch, **self._estimate.parts()}
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by name."""

@@ -72,7 +72,8 @@ class BaseStation:
         self._unit = start.step_unit
         population = settings.data.devices
         self._cell = make_cell(settings.cell, population, settings.seed)
-        self._estimate = Estimator(rule_of(settings.method), self.encoder, population, settings.seed)
+        rule = rule_of(settings.method)
+        self._estimate = Estimator(rule, self.encoder, population, settings.seed, self._cell)
         self._step = make_step(settings.server, start.weights, start.step_unit)
         self._watch = LossWatch()
         # Signs a weight that are still cheaper than the weight itself.
@@ -171,8 +172,7 @@ class BaseStation:
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by the simulator's names."""
         parts = {"step": self._step.state(), "task": self.buffers, "watch": self._watch.state()}
-        if self._estimate.joint is not None:
-            parts["joint"] = self._estimate.joint.state()
+        parts |= {name: part.state() for name, part in self._estimate.parts().items()}
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
@@ -185,7 +185,7 @@ class BaseStation:
         self._step.restore(part("step"))
         self.buffers = {name: part("task")[name] for name in self.buffers}
         self._watch.restore(part("watch"))
-        if self._estimate.joint is not None:
-            self._estimate.joint.restore(part("joint"))
+        for name, keeper in self._estimate.parts().items():
+            keeper.restore(part(name))
         self._moves.clear()
         self.round = round

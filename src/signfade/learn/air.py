@@ -1,0 +1,150 @@
+"""All devices at once in training: the superposed signal, the rule that reads it, and the error to expect."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from signfade import theory
+from signfade.device import sign
+from signfade.kernels import fused_sum, standard_normal
+from signfade.keys import generator, stream_key
+from signfade.learn.joint import JointEstimate
+from signfade.learn.predict import VARIANCE_OVER_SCALE2, debias_factor
+from signfade.learn.received import Received
+from signfade.learn.round import Uplink
+from signfade.server import over_the_air, superposed_vote
+from signfade.server.over_the_air import AirMethod
+from signfade.settings import CellSettings, MethodSettings
+from signfade.uplink import align
+
+__all__ = ["AirRule"]
+
+_TRIES = 4096
+
+
+class AirRule:
+    """Reads signs that the air has added up: `y = sum_k a_k s_k + n`, one signal for all devices.
+
+    `sbfl` is the posterior mean of the sum, `blmmse` the best linear rule, `signsgd` the sign of the signal.
+
+    Args:
+        cell: Section `cell` of the configuration.
+        method: Section `method` of it.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, cell: CellSettings, method: MethodSettings, seed: int) -> None:
+        self._cell, self._method, self._seed = cell, method, seed
+        self._variance = 1 / cell.repeats  # of the noise of a mean over repeats, in units of the receiver's
+
+    def __call__(self, uplink: Uplink, received: Received, round: int) -> JointEstimate:
+        """Estimate the sum of a round.
+
+        Args:
+            uplink: The round, for the error to expect.
+            received: Its bits, links and priors.
+            round: Round, counted from 0.
+        """
+        amplitude = self._amplitude(received)
+        nothing = torch.zeros_like(amplitude)
+        total = fused_sum(
+            "linear", received.packed, received.size, amplitude, nothing, None, None, None, received.keys
+        )
+        key = np.array([stream_key(self._seed, "air noise", round)], dtype=np.uint64)
+        noise = torch.from_numpy(standard_normal(key, received.size)[0])
+        estimate = self._read(total + math.sqrt(self._variance) * noise, amplitude, received)
+        if self._method.aggregator == "signsgd":
+            return JointEstimate(estimate, 1.0, self._predict(uplink, received, amplitude, 1.0))
+        factor = debias_factor(self._method, self._gain(received, amplitude))
+        return JointEstimate(estimate, factor, self._predict(uplink, received, amplitude, factor))
+
+    def _amplitude(self, received: Received) -> Tensor:
+        level = self._cell.inversion_db
+        link = received.true_link
+        return align(link.h, link.sigma2, self._cell.precoding, None if level is None else 10 ** (level / 20))
+
+    def _read(self, y: Tensor, amplitude: Tensor, received: Received) -> Tensor:
+        """Read a signal of all layers, `[M]`."""
+        if self._method.aggregator == "signsgd":
+            return superposed_vote(y)
+        ends = np.cumsum([0, *received.segments]).tolist()
+        parts = [y[first:last] for first, last in pairwise(ends)]
+        return torch.cat([self._read_layer(part, amplitude, received, s) for s, part in enumerate(parts)])
+
+    def _read_layer(self, y: Tensor, amplitude: Tensor, received: Received, layer: int) -> Tensor:
+        prior = (received.layer_mean[:, layer], received.layer_scale[:, layer], received.weights)
+        how: AirMethod = "gaussian" if self._method.aggregator == "blmmse" else "auto"
+        return over_the_air(y, amplitude, self._variance, *prior, method=how)
+
+    def _gain(self, received: Received, amplitude: Tensor) -> float:
+        """Return by how much the rule shrinks the sum of independent devices, as the server sees them.
+
+        `E[estimate * sum] / E[sum**2]` over signs drawn at random; both rules are orthogonal projections.
+        """
+        scale, alpha = received.layer_scale.double(), received.weights.double()
+        counts = torch.tensor(received.segments, dtype=torch.float64)
+        energy = float((alpha.square() @ scale.square()) @ counts) * VARIANCE_OVER_SCALE2[self._method.prior]
+        if energy == 0:
+            return 1.0
+        signs, noise = self._draws(received, len(alpha))
+        y = amplitude @ signs + math.sqrt(self._variance) * noise
+        explained = 0.0
+        for layer, count in enumerate(received.segments):
+            known = float(alpha @ received.layer_mean[:, layer].double())
+            guess = self._read_layer(y, amplitude, received, layer) - known
+            explained += count * float(guess @ ((alpha * scale[:, layer]) @ signs)) / _TRIES
+        return explained / energy
+
+    def _draws(self, received: Received, devices: int) -> tuple[Tensor, Tensor]:
+        stream = generator(int(received.keys[0]) >> 1, "prediction")
+        draw = torch.from_numpy(stream.standard_normal((devices + 1, _TRIES)))
+        return sign(draw[:-1]), draw[-1]
+
+    def _predict(self, uplink: Uplink, received: Received, amplitude: Tensor, factor: float) -> float | None:
+        """Predict the normalised error by trying the rule on a few thousand coordinates drawn from the prior.
+
+        Rotated gradients are drawn with the devices' true correlation. Without a rotation devices are
+        independent, and only their signs have to be drawn.
+        """
+        sent = uplink.sent
+        if sent is None or len(received.segments) > 1:
+            return None
+        alpha = received.weights.double()
+        signs, noise = self._draws(received, len(alpha))
+        std = sent.std[:, 0].double()
+        if self._method.rotation != "none" and uplink.correlation is not None:
+            values, vectors = torch.linalg.eigh(uplink.correlation)
+            stream = generator(int(received.keys[0]) >> 1, "correlated prediction")
+            draw = torch.from_numpy(stream.standard_normal((len(std), _TRIES)))
+            g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw)
+            guess = self._guess(sign(g), noise, amplitude, received)
+            truth, shared = alpha @ g, g @ guess
+            moments = theory.JointMoments(
+                energy=float(truth @ truth),
+                product=float(truth @ guess),
+                power=float(guess @ guess),
+                aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
+            ).cut(len(uplink.truth) / received.size)
+        else:
+            kappa = torch.minimum(sent.true_scale[:, 0].double(), std)
+            guess = self._guess(signs, noise, amplitude, received)
+            moments = theory.JointMoments(
+                energy=float(uplink.truth.double().square().mean()),
+                product=float(((alpha * kappa) @ signs) @ guess) / _TRIES,
+                power=float(guess @ guess) / _TRIES,
+            )
+        if moments.energy <= 0:
+            return None
+        return moments.best_scaled_nmse() if self._method.aggregator == "signsgd" else moments.nmse(factor)
+
+    def _guess(self, signs: Tensor, noise: Tensor, amplitude: Tensor, received: Received) -> Tensor:
+        y = amplitude @ signs + math.sqrt(self._variance) * noise
+        if self._method.aggregator == "signsgd":
+            return superposed_vote(y)
+        known = float(received.weights.double() @ received.layer_mean[:, 0].double())
+        return self._read_layer(y, amplitude, received, 0) - known
