@@ -17,7 +17,15 @@ from signfade.server.bfl import (
     private_part,
 )
 from signfade.server.blmmse import blmmse, blmmse_covariance
+from signfade.server.flipped import flipped_link, flipped_llr
 from signfade.server.over_the_air import over_the_air, superposed_vote
+from signfade.server.reliability import (
+    ReliabilityState,
+    gather_evidence,
+    initial_reliability,
+    judge,
+)
+from signfade.server.robust import ScalarState, bound_scalars, initial_scalars
 from signfade.server.sbfl import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
 from signfade.server.update import (
     ServerState,
@@ -30,18 +38,26 @@ from signfade.server.vote import detect, majority_vote
 
 __all__ = [
     "LowRank",
+    "ReliabilityState",
     "SBFLNetwork",
+    "ScalarState",
     "ServerState",
     "UpdateInfo",
     "bfl",
     "blmmse",
     "blmmse_covariance",
+    "bound_scalars",
     "detect",
     "device_bfl",
     "factor_bfl",
     "fit_factor",
+    "flipped_link",
+    "flipped_llr",
+    "gather_evidence",
     "high_snr",
     "ideal",
+    "initial_reliability",
+    "initial_scalars",
     "initial_state",
     "joint_blmmse",
     "joint_gain",
@@ -49,6 +65,7 @@ __all__ = [
     "joint_sbfl_gain",
     "joint_sbfl_weights",
     "joint_weights",
+    "judge",
     "learn_correlation",
     "learn_low_rank",
     "majority_vote",

@@ -1,0 +1,109 @@
+"""Reliability: liars are found, honest devices are left alone, and what says nothing changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from signfade.server import ReliabilityState, gather_evidence, initial_reliability, judge
+
+DEVICES = torch.arange(20)
+ONE = torch.ones(20, dtype=torch.float64)
+
+
+def play(
+    agreement: torch.Tensor, rounds: int, m: float = 1.0, own: torch.Tensor | None = None, seed: int = 0
+) -> ReliabilityState:
+    """Evidence `agreement*m*own` in unit noise; `own` is what each honest device shows of the common mean."""
+    draw = torch.Generator().manual_seed(seed)
+    state = initial_reliability(20)
+    shown = agreement * m * (ONE if own is None else own)
+    for _ in range(rounds):
+        z = shown + torch.randn(20, generator=draw, dtype=torch.float64)
+        state = judge(gather_evidence(state, 0, z, ONE, DEVICES))
+    return state
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flippers_are_turned_round_and_noise_is_ignored(seed: int) -> None:
+    truth = ONE.clone()
+    truth[:6] = -1  # thirty percent lie
+    truth[6:8] = 0
+    trust = play(truth, rounds=60, seed=seed).trust
+    assert (trust[:6] < -0.95).all()
+    assert (trust[6:8].abs() < 0.6).all()
+    assert (trust[8:] > 0.9).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_honest_devices_that_differ_are_all_believed(seed: int) -> None:
+    own = 0.3 + 1.4 * torch.rand(20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert (play(ONE, rounds=60, own=own, seed=seed).trust > 0.5).all()
+
+
+def test_without_a_common_mean_nothing_is_learned() -> None:
+    z = torch.cat([-ONE[:11], ONE[11:]])
+    state = initial_reliability(20)
+    assert gather_evidence(state, 0, z, ONE, DEVICES).total.abs().sum() == 0  # the mean is below zero
+    informed = play(ONE, rounds=10)
+    after = gather_evidence(informed, 0, z, ONE, DEVICES)
+    assert torch.equal(after.weight, informed.weight)  # nothing fades either
+
+
+def test_who_is_not_heard_is_not_judged_and_names_do_not_matter() -> None:
+    some = torch.tensor([17, 3, 8, 5, 11])
+    z = torch.tensor([1.0, 2.0, 1.5, -2.0, 1.0], dtype=torch.float64)
+    few = gather_evidence(initial_reliability(20), 1, z, ONE[:5], some)
+    trust = judge(few).trust
+    assert torch.equal(trust[[0, 1, 2]], ONE[:3])
+    assert trust[5] < 0
+    order = torch.tensor([4, 0, 3, 1, 2])
+    again = judge(gather_evidence(initial_reliability(20), 1, z[order], ONE[:5], some[order])).trust
+    assert torch.allclose(again, trust)
+    assert few.total[0].abs().sum() == 0  # the other kind of evidence is another row
+
+
+def test_a_device_that_changes_sides_is_found_out() -> None:
+    state = play(ONE, rounds=40)
+    truth = ONE.clone()
+    truth[4] = -1
+    draw = torch.Generator().manual_seed(9)
+    trust = []
+    for _ in range(60):
+        z = truth + torch.randn(20, generator=draw, dtype=torch.float64)
+        state = judge(gather_evidence(state, 0, z, ONE, DEVICES))
+        trust.append(float(state.trust[4]))
+    assert trust[0] > 0.9
+    assert trust[-1] < -0.9
+
+
+def test_one_round_does_not_decide_alone() -> None:
+    """A statistic of a thousand deviations counts as five."""
+    state = play(ONE, rounds=40) z = ONE.clone() z[2] = -1000.0 z[3] = -5.0 after =
+    judge(gather_evidence(state, 0, z, ONE, DEVICES)) wild, bounded = (after.total[0, k] -
+    gather_evidence(state, 0, ONE, ONE, DEVICES).total[0, k] for k in (2, 3)) assert wild ==
+    pytest.approx(float(bounded), rel=0.2) assert after.trust[2] > 0
+
+
+def test_noisy_statistics_weigh_less() -> None:
+    z = 3 * ONE
+    z[0] = z[1] = -3.0
+    variance = ONE.clone()
+    variance[1] = 100.0
+    trust = judge(gather_evidence(initial_reliability(20), 0, z, variance, DEVICES)).trust
+    assert trust[0] < 0 < trust[1]
+
+
+@pytest.mark.parametrize(
+    ("z", "variance", "message"),
+    [
+        (torch.ones(2), torch.ones(3), r"z must have shape \[3\]"),
+        (torch.ones(3), torch.zeros(3), "variance must be positive"),
+        (torch.full((3,), torch.nan), torch.ones(3), "z must be finite"),
+    ],
+)
+def test_mistakes_are_named(z: torch.Tensor, variance: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gather_evidence(initial_reliability(5), 0, z, variance, torch.arange(3))
+    with pytest.raises(ValueError, match="population and kinds"):
+        initial_reliability(0)
