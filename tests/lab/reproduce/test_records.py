@@ -33,15 +33,15 @@ def test_the_record_of_a_run_is_its_summary_and_its_evaluations(tmp_path: Path) 
     found = read_folder(folder)
     assert found is not None
     assert (found.seed, found.rounds, found.diverged) == (0, 12, None)
-    assert found.accuracy == pytest.approx(summary["last_accuracy"], rel=1e-4)
+    assert found.accuracy == pytest.approx(summary["last_accuracy"], rel=1e-3)
     metrics = RunFolder(folder).read_metrics()
     assert found.curve["round"] == [4, 8, 12]
     assert found.curve["accuracy"] == pytest.approx(
-        [metrics[t - 1]["test_accuracy"] for t in (4, 8, 12)], rel=1e-4
+        [metrics[t - 1]["test_accuracy"] for t in (4, 8, 12)], rel=1e-3
     )
     assert found.curve["train_loss"][0] is None  # a mean over five rounds
     assert found.curve["train_loss"][1] == pytest.approx(
-        sum(m["train_loss"] for m in metrics[3:8]) / 5, rel=1e-4
+        sum(m["train_loss"] for m in metrics[3:8]) / 5, rel=1e-3
     )
     records = Records()
     records.add_folder(tmp_path)

@@ -19,6 +19,7 @@ from signfade.lab.reproduce.document import Section, Text, write_html, write_mar
 from signfade.lab.reproduce.plan import plan, wanted
 from signfade.lab.reproduce.records import Records
 from signfade.lab.reproduce.setups import Scale
+from signfade.lab.reproduce.verdict import RULE
 from signfade.lab.train import PlannedRun
 from signfade.settings import RunSettings
 
@@ -160,4 +161,4 @@ class Bench:
             f"form, the sum over devices (no weights), an evaluation every {scale.every} rounds. Every seed "
             "has its own split of the data, users' places, initial weights and noise, alike for all methods."
         )
-        return words
+        return [*words, RULE]

@@ -151,12 +151,16 @@ def _reduction(study: Study, kind: str) -> float | None:
     return None if floor is None or not ours else 1 - mean(ours) / floor
 
 
+def _below(reduction: float) -> str:
+    return f"{100 * abs(reduction):.0f} % {'below' if reduction >= 0 else 'above'}"
+
+
 def _homogeneous(study: Study) -> Finding:
     reduction, claim = _reduction(study, "homogeneous"), read_paper().claims["homogeneous"].number
     if reduction is None or claim is None:
         return _UNKNOWN
     ours = mean(floors(chosen(study, "gaussian", "homogeneous")[1]))
-    words = f"excess loss {ours:.3g}, {100 * reduction:.0f} % below signSGD with its best step"
+    words = f"excess loss {ours:.3g}, {_below(reduction)} signSGD with its best step"
     return Finding(reduction >= claim - 0.1, words)
 
 
@@ -164,7 +168,7 @@ def _heterogeneous(study: Study) -> Finding:
     even, uneven = _reduction(study, "homogeneous"), _reduction(study, "heterogeneous")
     if even is None or uneven is None:
         return _UNKNOWN
-    return Finding(uneven > even, f"{100 * uneven:.0f} % below signSGD, {100 * even:.0f} % when homogeneous")
+    return Finding(uneven > even, f"{_below(uneven)} signSGD; homogeneous: {_below(even)}")
 
 
 def _looks(study: Study) -> dict[str, dict[tuple[int, int], dict[str, float]]]:
@@ -245,7 +249,7 @@ def _render(study: Study) -> list[Block]:
         "that the numbers stand in the order claimed. Best cells are those of the tables below, chosen "
         "alike for every method."
     )
-    return [Text(rule), Table(["the paper says", "where", "we find", "verdict"], rows)]
+    return [Text(rule), Table(["the paper says", "where", "we find", "verdict"], rows, words=True)]
 
 
 CLAIMS = Artefact("claims", "What the paper claims", "Section VI", _render)

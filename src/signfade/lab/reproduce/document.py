@@ -26,11 +26,15 @@ class Text:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words under headers; the first column names the row. `note` explains below it."""
+    """Rows under headers; the first column names the row. `note` explains below it.
+
+    With `words` the cells are sentences: they wrap and begin on the left.
+    """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    words: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def write_html(title: str, lead: str, sections: Sequence[Section], path: Path) -
     """
     template = files("signfade.lab").joinpath("report.html").read_text(encoding="utf-8")
     head, _, _ = template.partition("<body>")
-    parts = [head.replace("$title", escape(title)), "<body>\n<main>\n<header>"]
+    head = head.replace("$title", escape(title)).replace("</style>", f"{_STYLE}</style>")
+    parts = [head, "<body>\n<main>\n<header>"]
     parts.append(f'<h1>{escape(title)}</h1>\n<p class="finding">{_inline(lead)}</p>\n</header>')
     for number, section in enumerate(sections):
         name = f' aria-labelledby="s{number}"' if section.title else ""
@@ -125,9 +130,20 @@ def _html(block: Block) -> str:
         for row in block.rows
     )
     note = f"<p class=note>{_inline(block.note)}</p>" if block.note else ""
-    return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+    kind = " class=words" if block.words else ""
+    table = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=wide>{table}</div>{note}"
 
 
+_STYLE = """section > figure { max-width: 60rem; margin: 1.25rem 0; }
+section > .wide { margin-top: 1.25rem; }
+section td { white-space: normal; }
+section tbody th { white-space: nowrap; }
+.note + p { margin-top: 1.25rem; }
+.words th, .words td { text-align: left; white-space: normal; }
+section .words tbody th { white-space: normal; font-weight: 400; width: 36%; }
+.words td:nth-child(2) { width: 14%; }
+"""
 _MARKS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"`([^`]+)`", r"<code>\1</code>"),
     (r"\*\*([^*]+)\*\*", r"<b>\1</b>"),

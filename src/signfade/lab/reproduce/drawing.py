@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
@@ -137,5 +138,8 @@ def band(
 def legend_below(figure: Figure, ax: Axes, columns: int = 3) -> None:
     """Put the legend of one panel below all of them, where it covers nothing."""
     handles, labels = ax.get_legend_handles_labels()
+    # points with error bars first, then lines that mark something
+    order = sorted(range(len(handles)), key=lambda i: isinstance(handles[i], Line2D))
+    handles, labels = [handles[i] for i in order], [labels[i] for i in order]
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.4)

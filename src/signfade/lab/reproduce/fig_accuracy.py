@@ -61,7 +61,7 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
         panels[0].set(title="Training loss", xlabel="round", yscale="log")
         panels[1].set(title="Test accuracy (%)", xlabel="round")
         panels[1].axhline(90, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
-        log_axis(panels[0].yaxis)
+        log_axis(panels[0].yaxis, span=30)
         panels[0].axhline(1, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
         for ax in panels:
             ax.grid(visible=False, axis="x")

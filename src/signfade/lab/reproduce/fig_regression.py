@@ -120,7 +120,7 @@ def _table(study: Study) -> Table:
                 row += ["missing", "missing"]
                 continue
             below = f"{100 * (1 - mean(values) / bound):.0f} %" if bound and method not in SIGNSGD else "–"
-            row += [f"{spread_text(values)} ({len(values)}), step {step:g}/L", below]
+            row += [f"{spread_text(values)} ({len(values)}), step {step:g}/L", below.replace("-", "−")]
         rows.append(row)
     heads = ["method"]
     for kind in KINDS:

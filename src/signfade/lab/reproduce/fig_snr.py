@@ -80,7 +80,7 @@ def _render(study: Study) -> list[Block]:
     with figure_style():
         figure = new_figure((6.4, 4.4), study.scale)
         ax = figure.add_subplot()
-        for column in SHOWN:
+        for place, column in enumerate(SHOWN):
             pair, found = _points(study, column)
             label = METHODS[column.method].label
             if pair is None:
@@ -92,7 +92,7 @@ def _render(study: Study) -> list[Block]:
             if known:
                 style = method_style(column.method)
                 line = ax.errorbar(
-                    [median_snr_db(b) for b in known],
+                    [median_snr_db(b) + 0.12 * (place - 2.5) for b in known],  # error bars side by side
                     [100 * mean(values) for values in known.values()],
                     yerr=[100 * (stdev(values) if len(values) > 1 else 0.0) for values in known.values()],
                     color=style.color,
@@ -112,6 +112,7 @@ def _render(study: Study) -> list[Block]:
             xlabel="median over users of the mean SNR (dB)",
             ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)",
         )
+        ax.grid(visible=False, axis="x")
         legend_below(figure, ax, 2)
     words = (
         "Every budget that calibration looked at, each method with the hyper-parameters that are best for it "

@@ -201,8 +201,8 @@ def read_folder(path: Path, settings: RunSettings | None = None) -> Record | Non
 
 
 def _short(value: Any) -> Any:
-    """Five significant figures are more than a table or a figure can show."""
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    """Four significant figures are as many as a test set of 10,000 gives, and more than a curve can show."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 class Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import mean
 
 from signfade.lab.reproduce.artefact import Artefact, Study
@@ -19,7 +20,7 @@ from signfade.lab.reproduce.grid import (
 from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.records import Record
 from signfade.lab.reproduce.setups import METHODS, PAIRS
-from signfade.lab.reproduce.verdict import RULE, judge_accuracy
+from signfade.lab.reproduce.verdict import judge_accuracy, tally
 from signfade.lab.table import spread_text
 
 __all__ = ["TABLE_ACCURACY", "reading_gaps"]
@@ -96,6 +97,18 @@ def _headers(columns: list[Column]) -> list[str]:
     return heads
 
 
+def verdicts(blocks: Sequence[Block]) -> list[str]:
+    """Return the words in all columns of verdicts."""
+    return [
+        cell
+        for block in blocks
+        if isinstance(block, Table)
+        for row in block.rows
+        for header, cell in zip(block.headers, row)
+        if header == "verdict"
+    ]
+
+
 def _readings(study: Study) -> list[Block]:
     gaps = reading_gaps(study)
     if not gaps:
@@ -125,7 +138,7 @@ def _readings(study: Study) -> list[Block]:
 
 
 def _render(study: Study) -> list[Block]:
-    blocks: list[Block] = [Text(RULE)]
+    blocks: list[Block] = []
     for quantity, title in (("Full", "the model is sent down in full"), ("DC", "downlink compression")):
         columns = [column for column in COLUMNS if column.quantity == quantity]
         note = (
@@ -141,7 +154,8 @@ def _render(study: Study) -> list[Block]:
                 _headers(ours), _rows(study, ours), f"The same cells and seeds by rules of ours, {quantity}."
             )
         )
-    return [*blocks, *_readings(study)]
+    told = [] if study.scale.name == "quick" else [Text(tally(verdicts(blocks)))]
+    return [*told, *blocks, *_readings(study)]
 
 
 TABLE_ACCURACY = Artefact(

@@ -9,7 +9,8 @@ from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.plan import Want
 from signfade.lab.reproduce.records import Record, Records
 from signfade.lab.reproduce.setups import METHODS, Scale
-from signfade.lab.reproduce.verdict import RULE, judge_rounds, majority_rounds
+from signfade.lab.reproduce.table_accuracy import verdicts
+from signfade.lab.reproduce.verdict import judge_rounds, majority_rounds, tally
 from signfade.lab.table import spread_text
 
 __all__ = ["TABLE_ROUNDS", "rounds_to"]
@@ -67,7 +68,7 @@ def _our_rows(study: Study, columns: list[Column]) -> list[list[str]]:
 
 def _render(study: Study) -> list[Block]:
     every = study.scale.every
-    blocks: list[Block] = [Text(RULE)]
+    blocks: list[Block] = []
     paper_columns = [column for column in FULL_COLUMNS if not column.ours]
     for quantity, goal in (("TL", "training loss 1.0"), ("TA", "test accuracy 0.9")):
         heads = ["step / momentum"]
@@ -84,15 +85,18 @@ def _render(study: Study) -> list[Block]:
     heads = ["step / momentum"]
     heads += [f"{METHODS[column.method].label}: {quantity}" for column in ours for quantity in KEYS]
     blocks.append(Table(heads, _our_rows(study, ours), "The same cells and seeds by rules of ours."))
-    odd = [f"{where}: {says}." for where, says in read_paper().oddities]
-    told = [
-        f"{key[1][2]}, {pair_text(key[1][:2])}, {key[1][3]}: {says}."
-        for key, says in read_paper().contradictions.items()
+    told = [] if study.scale.name == "quick" else [Text(tally(verdicts(blocks)))]
+    return [*told, *blocks, _slips()]
+
+
+def _slips() -> Table:
+    paper = read_paper()
+    rows = [
+        [f"Table I, {column}, {pair_text((step, momentum))}, {quantity}", says, "contradiction"]
+        for (_, (step, momentum, column, quantity)), says in paper.contradictions.items()
     ]
-    blocks.append(
-        Text("Where the paper contradicts itself: " + " ".join(told) + " Odd, but possible: " + " ".join(odd))
-    )
-    return blocks
+    rows += [[where, says, "odd, but possible"] for where, says in paper.oddities]
+    return Table(["where the paper does not fit itself", "what", "kind"], rows, words=True)
 
 
 def _wants(scale: Scale, records: Records) -> list[Want]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["RULE", "Verdict", "judge_accuracy", "judge_rounds", "majority_rounds"]
+__all__ = ["RULE", "Verdict", "judge_accuracy", "judge_rounds", "majority_rounds", "tally"]
 
 Word = Literal["agrees", "differs", "paper contradicts itself", "missing"]
 
@@ -21,6 +22,22 @@ RULE = (
     "goal if more than half of its seeds do, and the mean is over those. **Paper contradicts itself**: "
     "another statement of the paper excludes the number; ours stands beside it without a judgement."
 )
+
+
+def tally(words: Iterable[str]) -> str:
+    """Return how often each verdict was given, in words; other words do not count.
+
+    Example:
+        >>> tally(["agrees", "differs", "agrees", "0.95"])
+        'Of 3 cells, 2 agree and 1 differs.'
+    """
+    count = Counter(words)
+    agree, differ, deny, missing = (count[word] for word in get_args(Word))
+    parts = [f"{agree} agree{'s' * (agree == 1)}", f"{differ} differ{'s' * (differ == 1)}"]
+    parts += [f"in {deny} the paper contradicts itself"] * (deny > 0) + [f"{missing} are missing"] * (
+        missing > 0
+    )
+    return f"Of {agree + differ + deny + missing} cells, {', '.join(parts[:-1])} and {parts[-1]}."
 
 
 @dataclass(frozen=True)
