@@ -79,10 +79,14 @@ def test_a_device_that_changes_sides_is_found_out() -> None:
 
 def test_one_round_does_not_decide_alone() -> None:
     """A statistic of a thousand deviations counts as five."""
-    state = play(ONE, rounds=40) z = ONE.clone() z[2] = -1000.0 z[3] = -5.0 after =
-    judge(gather_evidence(state, 0, z, ONE, DEVICES)) wild, bounded = (after.total[0, k] -
-    gather_evidence(state, 0, ONE, ONE, DEVICES).total[0, k] for k in (2, 3)) assert wild ==
-    pytest.approx(float(bounded), rel=0.2) assert after.trust[2] > 0
+    state = play(ONE, rounds=40)
+    z = ONE.clone()
+    z[2], z[3] = -1000.0, -5.0
+    after = judge(gather_evidence(state, 0, z, ONE, DEVICES))
+    without = gather_evidence(state, 0, ONE, ONE, DEVICES)
+    wild, bounded = (float(after.total[0, k] - without.total[0, k]) for k in (2, 3))
+    assert wild == pytest.approx(bounded, rel=0.2)
+    assert after.trust[2] > 0
 
 
 def test_noisy_statistics_weigh_less() -> None:
