@@ -42,12 +42,12 @@ def planned(folder: Path, **keys: Any) -> PlannedRun:
 
 
 def remains(folder: Path) -> dict[str, Any]:
-    """What a finished run leaves, seconds and log aside."""
+    """What a finished run leaves: config, metrics, summary, the last checkpoint; seconds aside."""
+    last = max((folder / "checkpoints").iterdir())
     files: dict[str, Any] = {
-        file.relative_to(folder).as_posix(): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != "log"
+        file.name: file.read_bytes() for file in (*folder.iterdir(), last) if file.is_file()
     }
+    del files["log"]
     lines = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
     summary = json.loads(files["summary.json"])
     for record in (*lines, summary):
