@@ -8,8 +8,9 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 
-@pytest.fixture(autouse=True)
-def task_identity(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-    yield
+@pytest.fixture(autouse=True, scope="session")
+def task_identity() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_run_id", "_node_id", "_task_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield

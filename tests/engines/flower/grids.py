@@ -37,7 +37,7 @@ class CallingGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in reversed(list(messages)):
-            id = f"message-{len(self.sent)}"
+            id = f"message-{len(self.sent):08d}"
             message.metadata.__dict__["_message_id"] = id
             self.sent.append(message)
             self._replies[id] = self._ask(message)

@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["Children", "marked"]
 
 _MARK = "SIGNFADE_DEPLOYMENT"
-_GRACE = 5.0  # seconds between asking a process to stop and making it
+_GRACE = 3.0  # seconds between asking a process to stop and making it
 _SET_PARENT_DEATH_SIGNAL = 1
 # Looked up here: between fork and exec as little as possible should happen.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None

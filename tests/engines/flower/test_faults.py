@@ -1,0 +1,268 @@
+"""Replies that are missing, late, failed or malformed are counted and named, and change nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from signfade.device import Packet
+from signfade.engines.flower.layout import Start
+from signfade.engines.flower.strategy import OneBitStrategy
+from signfade.lab.config import resolve
+from signfade.lab.train import RunFailed
+from signfade.learn.tasks import make_task
+from signfade.settings import RunSettings
+
+from .grids import CallingGrid, Node, cell_of, device_node
+
+SETTINGS = resolve(
+    {"rounds": 3, "data.devices": 4, "data.batch": 8, "model.name": "linear", "cell.snr_db": 5.0}
+)
+HEADER = struct.Struct(">4sBBBIIQI")
+
+
+def strategy_for(settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
+    return OneBitStrategy(settings, Start.of_task(make_task(settings)), **options)
+
+
+def played(grid: CallingGrid, settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
+    strategy = strategy_for(settings, **options)
+    strategy.start(grid, timeout=0.02)
+    return strategy
+
+
+@pytest.fixture(scope="module")
+def without_device_2() -> torch.Tensor:
+    """The weights if device 2 had never been there."""
+    grid = cell_of(SETTINGS)
+    del grid.nodes[998]
+    strategy = played(grid, min_devices=3)
+    assert strategy.judge.faults == []
+    return strategy.station.weights
+
+
+def changed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Node], Node]:
+    """A node that does all right and then spoils the record it sends."""
+
+    def spoil(node: Node) -> Node:
+        def answer(message: Message) -> Message:
+            reply = node(message)
+            assert reply is not None
+            words = change(dict(reply.content["signfade"]))
+            return Message(RecordDict({"signfade": ConfigRecord(words)}), reply_to=message)
+
+        return answer
+
+    return spoil
+
+
+def packet(change: Callable[[bytes], bytes]) -> Callable[[Node], Node]:
+    return changed(lambda words: words | {"packet": change(words["packet"])})
+
+
+def sealed(body: bytes) -> bytes:
+    return body + struct.pack(">I", zlib.crc32(body))
+
+
+def with_scale(value: float) -> Callable[[bytes], bytes]:
+    """Overwrite the float32 scale, and make the checksum right again."""
+    at = HEADER.size + 4
+    return lambda data: sealed(data[:at] + struct.pack(">f", value) + data[at + 4 : -4])
+
+
+def header(**fields: int) -> Callable[[bytes], bytes]:
+    names = ("magic", "version", "mean_bits", "scale_bits", "device", "round", "size", "layers")
+
+    def change(data: bytes) -> bytes:
+        values = dict(zip(names, HEADER.unpack_from(data), strict=True)) | fields
+        return sealed(HEADER.pack(*values.values()) + data[HEADER.size : -4])
+
+    return change
+
+
+def another_model(data: bytes) -> bytes:
+    return Packet.make(torch.ones(99), torch.zeros(1), torch.ones(1), device=2).to_bytes()
+
+
+def without(name: str) -> Callable[[Node], Node]:
+    return changed(lambda words: {key: value for key, value in words.items() if key != name})
+
+
+def silent(node: Node) -> Node:
+    return lambda message: None
+
+
+def raising(node: Node) -> Node:
+    def answer(message: Message) -> Message:
+        raise ZeroDivisionError("no\nbattery")
+
+    return answer
+
+
+def empty(node: Node) -> Node:
+    return lambda message: Message(RecordDict(), reply_to=message)
+
+
+BAD: dict[str, tuple[Callable[[Node], Node], str, str]] = {
+    "garbage": (packet(lambda data: bytes(range(256))), "refused", "its packet is damaged: a packet begins"),
+    "nothing": (packet(lambda data: b""), "refused", "at least 31 bytes; got 0"),
+    "cut": (packet(lambda data: data[:-1]), "refused", "has 121 bytes; got 120"),
+    "one bit": (packet(lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:]), "refused", "CRC-32"),
+    "NaN scale": (packet(with_scale(math.nan)), "refused", "scale must be finite; got NaN"),
+    "infinite scale": (packet(with_scale(math.inf)), "refused", "scale must be finite"),
+    "negative scale": (packet(with_scale(-1.0)), "refused", "scale must be non-negative"),
+    "another model": (packet(another_model), "refused", "a packet of this model has 650 signs; got 99"),
+    "another round": (packet(header(round=77)), "refused", "its packet is of round 78"),
+    "no such device": (packet(header(device=4)), "refused", "its device number must be 0 to 3; got 4"),
+    "somebody else": (packet(header(device=0)), "refused", "its device number 0 belongs to node 1000"),
+    "no packet": (without("packet"), "refused", "it holds no packet"),
+    "a text": (changed(lambda words: words | {"packet": "SFPK"}), "refused", "it holds no packet"),
+    "no loss": (without("loss"), "refused", "its loss must be a finite number; got None"),
+    "NaN loss": (changed(lambda words: words | {"loss": math.nan}), "refused", "must be a finite number"),
+    "no samples": (changed(lambda words: words | {"examples": 0}), "refused", "must be a positive integer"),
+    "half a sample": (
+        changed(lambda words: words | {"examples": 0.5}),
+        "refused",
+        "positive integer; got 0.5",
+    ),
+    "no record": (empty, "refused", "it holds no record 'signfade'"),
+    "an exception": (raising, "failed", "<class 'ZeroDivisionError'>:<'no battery'>"),
+    "silence": (silent, "missing", "no answer in time"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_reply_is_named_and_changes_nothing_else(name: str, without_device_2: torch.Tensor) -> None:
+    spoil, kind, why = BAD[name]
+    grid = cell_of(SETTINGS)
+    # node 998 is device 2; the impostor is given a larger number, since a tie goes to the smaller one
+    grid.nodes[1001] = spoil(grid.nodes.pop(998))
+    strategy = played(grid)
+    assert torch.equal(strategy.station.weights, without_device_2)
+    counted = 1 if name == "silence" else 3  # nobody waits for a node that already owes an answer
+    assert strategy.judge.counts == {kind: counted}
+    first = strategy.judge.faults[0]
+    assert first.startswith(f"round 1: {kind}: node 1001: ")
+    assert why in first
+
+
+def test_bad_once_and_good_again(without_device_2: torch.Tensor) -> None:
+    """Only the round of the bad reply does without the device."""
+    grid = cell_of(SETTINGS)
+    good = grid.nodes[998]
+    bad = packet(with_scale(math.nan))(good)
+    rounds = itertools.count(1)
+    grid.nodes[998] = lambda message: bad(message) if next(rounds) == 2 else good(message)
+    strategy = played(grid)
+    told = "round 2: refused: node 998 (device 2): its packet is damaged: scale must be finite; got NaN or"
+    assert strategy.judge.faults == [f"{told} infinity"]
+    reference = strategy_for()
+    for number in (1, 2, 3):
+        messages = list(
+            reference.configure_train(number, reference.arrays(), ConfigRecord(), cell_of(SETTINGS))
+        )
+        asked = cell_of(SETTINGS)
+        replies = [asked.nodes[m.metadata.dst_node_id](m) for m in messages]
+        reference.aggregate_train(
+            number,
+            [reply for reply in replies if number != 2 or reply.metadata.src_node_id != 998],
+        )
+    assert torch.equal(strategy.station.weights, reference.station.weights)
+    assert not torch.equal(strategy.station.weights, without_device_2)
+
+
+def test_the_order_of_arrival_does_not_matter() -> None:
+    weights = []
+    for order in itertools.islice(itertools.permutations(range(4)), 0, 24, 7):
+        strategy, grid = strategy_for(), cell_of(SETTINGS)
+        messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
+        replies = [grid.nodes[m.metadata.dst_node_id](m) for m in messages]
+        strategy.aggregate_train(1, [replies[i] for i in order])
+        weights.append(strategy.station.weights)
+    assert all(torch.equal(weights[0], other) for other in weights[1:])
+
+
+def test_a_late_reply_is_dropped_and_its_node_asked_again() -> None:
+    grid = cell_of(resolve(SETTINGS.model_dump() | {"rounds": 4}))
+    good = grid.nodes[998]
+    asked: list[Message] = []
+
+    def slow(message: Message) -> Message | None:
+        asked.append(message)
+        if len(asked) > 1:
+            return good(message)
+        return None
+
+    def other(message: Message) -> Message | None:
+        if message.metadata.group_id == "2":  # by the third round the answer to the first is there
+            late = asked[0]
+            grid.arrive(late.metadata.message_id, good(late))
+        return first(message)
+
+    first = grid.nodes[1000]
+    grid.nodes[998], grid.nodes[1000] = slow, other
+    strategy = played(grid, resolve(SETTINGS.model_dump() | {"rounds": 4}))
+    assert strategy.judge.faults == [
+        "round 1: missing: node 998: no answer in time",
+        "round 3: late: node 998: its answer came after its round",
+    ]
+    assert [message.metadata.group_id for message in asked] == ["1", "3", "4"]
+
+
+def test_a_reply_that_flower_cannot_read_takes_no_other_with_it(without_device_2: torch.Tensor) -> None:
+    grid = cell_of(SETTINGS)
+    pull = grid.pull_messages
+
+    def stumbling(ids: Any) -> Any:
+        replies = list(pull(ids))
+        if any(reply.metadata.src_node_id == 998 for reply in replies):
+            raise ValueError("object cannot be inflated")
+        return replies
+
+    grid.pull_messages = stumbling  # type: ignore[method-assign]
+    strategy = played(grid)
+    assert strategy.judge.counts == {"refused": 3}
+    assert "node 998: its reply cannot be read: object cannot be inflated" in strategy.judge.faults[0]
+    assert torch.equal(strategy.station.weights, without_device_2)
+
+
+def test_a_device_may_come_back_as_another_node() -> None:
+    grid = cell_of(SETTINGS)
+    strategy = strategy_for()
+    for number in (1, 2):
+        messages = list(strategy.configure_train(number, strategy.arrays(), ConfigRecord(), grid))
+        strategy.aggregate_train(number, [grid.nodes[m.metadata.dst_node_id](m) for m in messages])
+        grid.nodes[2000 + number] = grid.nodes.pop(998 if number == 1 else 2001)
+    assert strategy.judge.faults == []
+    assert strategy.judge.roster.name(2001) == "node 2001 (device 2)"
+
+
+def test_nobody_answering_makes_no_step_and_ends_the_run() -> None:
+    grid = CallingGrid({k: silent(device_node(SETTINGS, k)) for k in range(4)})
+    strategy = strategy_for(resolve(SETTINGS.model_dump() | {"rounds": 9}))
+    before = strategy.station.weights.clone()
+    with pytest.raises(RunFailed, match="round 2: no device is connected"):
+        strategy.start(grid, timeout=0.02)  # all of them still owe the answer of round 1
+    assert torch.equal(strategy.station.weights, before)
+    failing = CallingGrid({k: raising(device_node(SETTINGS, k)) for k in range(4)})
+    strategy = strategy_for(resolve(SETTINGS.model_dump() | {"rounds": 9}))
+    with pytest.raises(RunFailed, match="round 3: no device has answered for 3 rounds"):
+        strategy.start(failing, timeout=0.02)
+    assert strategy.judge.counts == {"failed": 12}
+
+
+def test_a_run_may_begin_without_some() -> None:
+    grid = cell_of(SETTINGS)
+    del grid.nodes[998]
+    strategy = played(grid, connect_timeout=0.0)
+    assert strategy.judge.faults[0] == "round 1: 3 of 4 devices are here"
+    with pytest.raises(RunFailed, match="no device is connected"):
+        played(CallingGrid({}), connect_timeout=0.0)
