@@ -151,9 +151,9 @@ class Bench:
         scale = self.scale
         words = [
             "Every table and figure of the paper's Section VI, run again by `signfade reproduce`, and "
-            "figures of our own beside them. What is not finished is shown as missing. `signfade reproduce all --docs docs` "
-            "plays what is missing and writes this page again; with `--render` it plays nothing and draws from "
-            "`docs/results/*.json` and from finished runs."
+            "figures of our own beside them. What is not finished is shown as missing. `signfade "
+            "reproduce all --docs docs` plays what is missing and writes this page again; with `--render` "
+            "it plays nothing and draws from `docs/results/*.json` and from finished runs."
         ]
         if scale.name == "quick":
             words.append(f"**{scale.words[0].upper()}{scale.words[1:]}.**")
