@@ -1,0 +1,97 @@
+"""Over the air in training: the signal is the sum it should be, and its errors are predicted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from signfade.device import unpack_signs
+from signfade.kernels import standard_normal
+from signfade.keys import stream_key
+from signfade.learn import make_cell
+from signfade.learn.air import AirRule
+from signfade.learn.encode import Encoder
+from signfade.learn.round import collect
+from signfade.learn.synthetic import GaussianTask
+from signfade.server import over_the_air
+from signfade.settings import CellSettings, MethodSettings
+from signfade.uplink import align
+
+from .test_radio import gaussian
+from .test_run import play
+
+AIR = {"cell__access": "over_the_air"}
+
+
+@pytest.mark.parametrize("precoding", ["inversion", "phase"])
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_the_signal_is_the_sum_of_the_signs_in_the_receivers_noise(precoding: str, repeats: int) -> None:
+    """The whole walk from its definition: signs, amplitudes, noise of the round, posterior mean."""
+    cell = CellSettings(access="over_the_air", precoding=precoding, repeats=repeats, snr_db=3.0)
+    task = GaussianTask(6, 500, 7)
+    task.segments = (100, 400)
+    method = MethodSettings(scales="layer")
+    encoder = Encoder(method, task.segments)
+    plan = make_cell(cell, 6, 7)
+    uplink = collect(task, encoder, plan, torch.zeros(500), devices=np.arange(6), round=4, seed=7, gram=False)
+    received = uplink.received
+    assert received is not None
+    estimate = AirRule(cell, method, 7)(uplink, received, 4).estimate
+    amplitude = align(received.h, received.sigma2, precoding)
+    key = np.array([stream_key(7, "air noise", 4)], dtype=np.uint64)
+    noise = torch.from_numpy(standard_normal(key, 500)[0]) / math.sqrt(repeats)
+    y = amplitude.float() @ unpack_signs(received.packed, 500) + noise
+    for layer, part in enumerate((slice(0, 100), slice(100, 500))):
+        expected = over_the_air(
+            y[part], amplitude, 1 / repeats, received.layer_mean[:, layer], received.layer_scale[:, layer]
+        )
+        assert torch.allclose(estimate[part], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("precoding", ["inversion", "phase"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method__aggregator": "sbfl"},
+        {"method__aggregator": "sbfl", "method__debias": True},
+        {"method__aggregator": "blmmse", "cell__repeats": 6},
+        {"method__aggregator": "signsgd"},
+        {"method__aggregator": "sbfl", "method__rotation": "hadamard", "cell__repeats": 6},
+        {"method__aggregator": "signsgd", "method__rotation": "hadamard"},
+    ],
+)
+def test_measured_errors_agree_with_the_prediction(precoding: str, options: dict[str, Any]) -> None:
+    """Within four standard errors of the mean ratio; a prediction is a trial of 4096 coordinates itself."""
+    experiment = gaussian(40, **AIR, cell__precoding=precoding, **options)
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    error = 4 * ratio.std() / math.sqrt(len(ratio))
+    assert abs(ratio.mean() - 1) < error
+    assert error < 0.06
+
+
+def test_a_level_that_is_set_silences_whoever_cannot_reach_it() -> None:
+    """At 40 dB above everybody nobody speaks: the estimate is the means."""
+    silent = gaussian(1, **AIR, cell__inversion_db=60.0, cell__fading="none").advance()
+    assert silent["nmse"] == pytest.approx(1.0, abs=0.01)
+    heard = gaussian(1, **AIR, cell__inversion_db=5.0, cell__fading="none", cell__snr_db=5.01).advance()
+    assert heard["nmse"] < 0.9
+
+
+def test_the_posterior_mean_is_better_than_the_linear_rule_and_the_vote() -> None:
+    """Five devices heard very differently, far above the noise."""
+    errors = [
+        np.mean(
+            [
+                record["nmse"]
+                for record in play(
+                    gaussian(10, **AIR, cell__precoding="phase", cell__snr_db=30.0, method__aggregator=name)
+                )
+            ]
+        )
+        for name in ("sbfl", "blmmse", "signsgd")
+    ]
+    assert errors[0] < errors[1] - 0.02 < errors[2] - 0.04
