@@ -218,7 +218,7 @@ def _gradient(
         gradient = torch.cat([g.reshape(-1).float().cpu() for g in filled])
         share = len(targets) / (seen + len(targets))
         mean = torch.lerp(mean, gradient, share) if seen else gradient
-        mean_loss += share * (float(value) - mean_loss)
+        mean_loss += share * (float(value.detach()) - mean_loss)
         seen += len(targets)
     if not seen:
         raise ValueError("loader gave no batch")

@@ -1,0 +1,75 @@
+"""Certificates that TLS accepts for this machine and for nobody else; keys that Flower can load."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from signfade.engines.flower.certificates import Certificates, make_certificates, make_node_key
+
+
+def handshake(files: Certificates, name: str, trusted: Path) -> None:
+    """Let a client that trusts an authority connect to a server under a name."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.certificate, files.key)
+    client = ssl.create_default_context(cafile=str(trusted))
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        try:
+            with server.wrap_socket(theirs, server_side=True) as connection:
+                connection.sendall(b"hello")
+        except (ssl.SSLError, OSError):
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with client.wrap_socket(ours, server_hostname=name) as connection:
+            assert connection.recv(5) == b"hello"
+    finally:
+        ours.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
+def test_a_client_that_trusts_the_authority_connects(name: str, tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    handshake(files, name, trusted=files.authority)
+
+
+def test_other_names_and_other_authorities_are_refused(tmp_path: Path) -> None:
+    files, others = make_certificates(tmp_path / "a"), make_certificates(tmp_path / "b")
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'example\.org'"):
+        handshake(files, "example.org", trusted=files.authority)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(files, "localhost", trusted=others.authority)
+
+
+def test_a_host_may_be_named(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path, hosts=["base.example", "10.0.0.7"])
+    handshake(files, "base.example", trusted=files.authority)
+    handshake(files, "10.0.0.7", trusted=files.authority)
+
+
+def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
+    files = [make_certificates(tmp_path).key, make_node_key(tmp_path, "node").private]
+    for path in files:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_a_nodes_keys_belong_together_and_to_nobody_else(tmp_path: Path) -> None:
+    one, two = make_node_key(tmp_path, "one"), make_node_key(tmp_path, "two")
+    private = load_ssh_private_key(one.private.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.curve.name == "secp384r1"
+    assert load_ssh_public_key(one.public.read_bytes()) == private.public_key()
+    assert load_ssh_public_key(two.public.read_bytes()) != private.public_key()
