@@ -12,11 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 __all__ = [
     "PRESETS",
     "VOTES",
+    "AttackSettings",
     "CellSettings",
     "DataSettings",
+    "DefenceSettings",
     "EvalSettings",
     "MethodSettings",
     "ModelSettings",
+    "PresenceSettings",
     "RunSettings",
     "ServerSettings",
 ]
@@ -224,6 +227,26 @@ class MethodSettings(_Section):
     debias: bool = Field(
         False, description="divide by the known shrinkage, so that steps carry over between SNRs"
     )
+    error_feedback: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="part of what its bits lost that a device adds to its next gradient, 0 is none, 1 all; "
+        "it helps at steps below about 0.2/L, L being the smoothness of the loss",
+    )
+    sign_noise: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="deviation of the noise a device adds before it takes signs, over that of its gradient",
+    )
+    flip: float = Field(
+        0.0,
+        ge=0,
+        lt=0.5,
+        description="probability with which a device flips each bit for privacy; a bit's epsilon is "
+        "ln((1 - flip)/flip); means and scales are not covered",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -242,6 +265,13 @@ class MethodSettings(_Section):
             raise ValueError('scales must be "device" with bfl: its devices are correlated alike everywhere')
         if self.aggregator == "bfl" and self.prior != "gaussian":
             raise ValueError('prior must be "gaussian" with bfl')
+        for key in ("error_feedback", "sign_noise", "flip"):
+            if self.aggregator == "ideal" and getattr(self, key) > 0:
+                raise ValueError(f"{key} must be 0 with ideal, which sends no bits")
+        if self.aggregator in VOTES and self.error_feedback > 0:
+            raise ValueError(
+                f"error_feedback must be 0 with {self.aggregator}: bits without a scale lose no size"
+            )
         return self
 
 
@@ -250,6 +280,55 @@ PRESETS: dict[str, dict[str, Any]] = {
     "corrected": {"aggregator": "sbfl", "form": "corrected"},
     "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "soft", "debias": True},
 }
+
+
+class PresenceSettings(_Section):
+    """Who is there: devices that drop out, are late, or are short of power."""
+
+    dropout: float = Field(0.0, ge=0, le=1, description="probability that a device is not heard in a round")
+    late: float = Field(
+        0.0, ge=0, le=1, description="probability that a device needs more than a round for its gradient"
+    )
+    staleness: int = Field(
+        1, ge=1, le=100, description="rounds by which it is late; it sends what it began with the old weights"
+    )
+    limited: float = Field(
+        0.0, ge=0, le=1, description="probability that a device sends at reduced power in a round"
+    )
+    backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
+
+
+class AttackSettings(_Section):
+    """Devices that lie."""
+
+    kind: Literal["none", "sign-flip", "scale-inflation", "random-bits"] = Field(
+        "none", description="what attackers do: none, sign-flip, scale-inflation or random-bits"
+    )
+    fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
+    strength: float = Field(
+        1.0, gt=0, le=1e6, description="what an attacker multiplies its scale by, whatever the kind"
+    )
+    collude: bool = Field(False, description="all attackers send the same bits, for random-bits")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AttackSettings:
+        if self.kind == "scale-inflation" and self.strength == 1:
+            raise ValueError("strength must not be 1 with scale-inflation, which would be no attack")
+        if self.collude and self.kind != "random-bits":
+            raise ValueError('collude must be false unless kind is "random-bits"')
+        return self
+
+
+class DefenceSettings(_Section):
+    """What the server does against lies."""
+
+    bound_scales: bool = Field(
+        False, description="cut means and scales down to what the other devices' make believable"
+    )
+    reliability: bool = Field(
+        False,
+        description="learn round by round which devices to believe, and turn those round that always lie",
+    )
 
 
 class ServerSettings(_Section):
@@ -295,6 +374,9 @@ class RunSettings(_Section):
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
     method: MethodSettings = MethodSettings()
     server: ServerSettings = ServerSettings()
+    presence: PresenceSettings = PresenceSettings()
+    attack: AttackSettings = AttackSettings()
+    defence: DefenceSettings = DefenceSettings()
     eval: EvalSettings = EvalSettings()
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="named settings for compare: [variants.NAME] with dotted keys"
@@ -317,7 +399,34 @@ class RunSettings(_Section):
                 raise ValueError('method.form must be "corrected" with cell.access = "over_the_air"')
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
+        self._check_conduct()
         return self
+
+    def _check_conduct(self) -> None:
+        """Raise where presence, attacks or defences have no meaning."""
+        rule, attack, defence = self.method.aggregator, self.attack, self.defence
+        if self.presence.limited > 0 and self.cell.perfect:
+            raise ValueError("presence.limited must be 0 over perfect links, where power does not matter")
+        if attack.kind != "none":
+            if rule == "ideal":
+                raise ValueError(
+                    'attack.kind must be "none" with method.aggregator = "ideal", the honest sum'
+                )
+            if int(self.data.devices * attack.fraction + 0.5) == 0:
+                got = f"{attack.fraction:g} of {self.data.devices} devices"
+                raise ValueError(f"attack.fraction must be at least one device; got {got}")
+        for key in ("bound_scales", "reliability"):
+            if rule == "ideal" and getattr(defence, key):
+                raise ValueError(
+                    f'defence.{key} must be false with method.aggregator = "ideal", the honest sum'
+                )
+        if rule in VOTES and defence.bound_scales:
+            raise ValueError(f"defence.bound_scales must be false with {rule}, whose devices send no scales")
+        if defence.reliability and self.cell.access == "over_the_air":
+            raise ValueError(
+                'defence.reliability must be false with cell.access = "over_the_air", where no device is '
+                "heard alone"
+            )
 
     @property
     def method_label(self) -> str:

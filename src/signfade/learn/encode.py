@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.device import (
     LogQuantizer,
+    Prior,
     UniformQuantizer,
+    add_sign_noise,
     fit_prior,
+    noisy_scale,
+    randomised_response,
     rotate,
     rotated_size,
 )
 from signfade.kernels import pack_above
 from signfade.settings import VOTES, MethodSettings
 
-__all__ = ["Encoder", "Sent", "join"]
+__all__ = ["Encoder", "Keys", "Sent", "join"]
 
 EXACT_SCALAR_BITS = 32
+
+Keys = Callable[[str], NDArray[np.uint64]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ class Sent:
         packed: Signs, eight to a byte, `[K, ceil(M/8)]`.
         mean: Means as the server decodes them, `[K, S]` for S layers.
         scale: Scales as the server decodes them, `[K, S]`.
-        true_scale: Scales before quantisation, `[K, S]`; the server does not see them.
+        true_scale: Scales before quantisation, `E[(g - mean)*b]` of the bits b, `[K, S]`; the server does not
+            see them.
         std: Standard deviations about the decoded mean, `[K, S]`; the server does not see them.
     """
 
@@ -79,23 +88,55 @@ class Encoder:
         """Rotate the gradients `[k, M]` if the method says so."""
         return rotate(g, rotation_key) if self.method.rotation == "hadamard" else g
 
-    def encode(self, rotated: Tensor) -> Sent:
-        """Encode the (rotated) gradients of some devices, `[k, size]`."""
+    def encode(self, rotated: Tensor, keys: Keys | None = None) -> Sent:
+        """Encode the (rotated) gradients of some devices, `[k, size]`.
+
+        Args:
+            rotated: What the devices want to send.
+            keys: From a purpose to the keys of the devices' streams, `[k]`, where bits are drawn at random.
+
+        Raises:
+            ValueError: No keys where they are needed.
+        """
         method = self.method
         segments = self.segments
         prior = fit_prior(rotated, method.prior, segments)
         if method.aggregator in VOTES:  # signSGD has no mean to send: its bits are the gradient's own signs
             zero = torch.zeros_like(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
-        scale = prior.scale
-        if method.side_bits is not None and method.aggregator not in VOTES:
-            means = UniformQuantizer(method.side_bits, method.mean_limit)
-            scales = LogQuantizer(method.side_bits, method.scale_low, method.scale_high)
+        quantised = method.side_bits is not None and method.aggregator not in VOTES
+        if quantised:
+            means = UniformQuantizer(method.side_bits or 0, method.mean_limit)
             sent_mean = means.decode(means.encode(prior.mean)).to(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=sent_mean)
-            scale = scales.decode(scales.encode(prior.scale)).to(prior.scale)
-        packed = pack_above(rotated, prior.mean, segments)
-        return Sent(packed, prior.mean, scale, prior.scale, prior.std)
+        true_scale = self._true_scale(rotated, prior)
+        scale = true_scale
+        if quantised:
+            scales = LogQuantizer(method.side_bits or 0, method.scale_low, method.scale_high)
+            scale = scales.decode(scales.encode(true_scale)).to(true_scale)
+        packed = self._take_signs(rotated, prior, keys)
+        return Sent(packed, prior.mean, scale, true_scale, prior.std)
+
+    def _true_scale(self, rotated: Tensor, prior: Prior) -> Tensor:
+        """Return `E[(g - mean)*b]` of the bits b that are sent, all the server needs to know, `[k, S]`."""
+        method = self.method
+        scale = prior.scale
+        if method.sign_noise > 0:
+            scale = noisy_scale(rotated, prior, method.sign_noise, self.segments)
+        return scale if method.flip == 0 else (1 - 2 * method.flip) * scale
+
+    def _take_signs(self, rotated: Tensor, prior: Prior, keys: Keys | None) -> Tensor:
+        method = self.method
+        if method.sign_noise == 0 and method.flip == 0:
+            return pack_above(rotated, prior.mean, self.segments)
+        if keys is None:
+            raise ValueError(
+                "keys must be given with method.sign_noise or method.flip: bits are drawn at random"
+            )
+        if method.sign_noise > 0:
+            rotated = add_sign_noise(rotated, prior.std, method.sign_noise, self.segments, keys("sign noise"))
+        packed = pack_above(rotated, prior.mean, self.segments)
+        return randomised_response(packed, self.size, method.flip, keys("flip")) if method.flip else packed
 
 
 def join(parts: Sequence[Sent]) -> Sent:
