@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from signfade import theory
+from signfade.kernels import fused_sum
 from signfade.learn.encode import Sent
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
@@ -28,20 +32,26 @@ _RULES: dict[str, theory.Rule] = {
 VARIANCE_OVER_SCALE2 = {"gaussian": math.pi / 2, "laplacian": 2.0, "empirical": math.pi / 2}
 
 
-def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0) -> float | None:
+def predicted_error(
+    method: MethodSettings,
+    uplink: Uplink,
+    factor: float = 1.0,
+    rotate_back: Callable[[Tensor], Tensor] | None = None,
+) -> float | None:
     """Predict `E|factor * estimate - truth|^2 / |truth|^2` of a round for a rule that reads one device at a
     time.
 
-    Rotated gradients are jointly Gaussian, and the prediction knows their correlation. Without a rotation it
-    is what the paper's theory says: independent devices with the prior they claim, layer by layer. For
-    `signsgd` it is the error of the best-scaled vote, since a vote has no size of its own. Rules that theory
-    does not know give None.
+    Rotated gradients are jointly Gaussian, and the prediction knows their correlation; where there are too
+    many devices for that, it is the mean over the noise given the bits they sent, for which it must be told
+    how to `rotate_back`. Without a rotation it is what the paper's theory says: independent devices with the
+    prior they claim, layer by layer. For `signsgd` it is the error of the best-scaled vote, since a vote has
+    no size of its own. Rules that theory does not know give None.
     """
     received, sent = uplink.received, uplink.sent
     if received is None or sent is None:
         return None
     if received.air is not None:
-        return _predicted_in_doubt(method, uplink, received, sent, factor)
+        return _predicted_in_doubt(method, uplink, received, sent, factor, rotate_back)
     snr, alpha = received.link.snr, received.weights
     rule = _RULES.get(method.aggregator)
     if method.rotation != "none" and uplink.correlation is not None:
@@ -55,6 +65,10 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
             rule, snr, *prior, weights=alpha, scale=sent.scale[:, 0], form=method.form
         )
         return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
+    if method.rotation != "none":
+        if rule is None or rotate_back is None:
+            return None
+        return _given_bits(uplink, received, *theory.moments(rule, snr, method.form), factor, rotate_back)
     std = sent.std.double().numpy()
     kappa = np.minimum(sent.true_scale.double().numpy(), std)
     energy = float(uplink.truth.double().square().sum())
@@ -72,7 +86,12 @@ def predicted_error(method: MethodSettings, uplink: Uplink, factor: float = 1.0)
 
 
 def _predicted_in_doubt(
-    method: MethodSettings, uplink: Uplink, received: Received, sent: Sent, factor: float
+    method: MethodSettings,
+    uplink: Uplink,
+    received: Received,
+    sent: Sent,
+    factor: float,
+    rotate_back: Callable[[Tensor], Tensor] | None,
 ) -> float | None:
     """`predicted_error` where links or scalars are not as the server has them.
 
@@ -95,6 +114,10 @@ def _predicted_in_doubt(
             signal, power, std[:, 0], uplink.correlation, weights=alpha, scale=scale[:, 0]
         ).cut(len(uplink.truth) / received.size)
         return moments.nmse(factor) + lost_mean[0] ** 2 / moments.energy if moments.energy > 0 else None
+    if method.rotation != "none":
+        if rotate_back is None:
+            return None
+        return _given_bits(uplink, received, signal, power, factor, rotate_back)
     energy = float(uplink.truth.double().square().sum())
     if energy == 0:
         return None
@@ -102,6 +125,33 @@ def _predicted_in_doubt(
     error = std**2 - 2 * kappa * used * signal[:, None] + used**2 * power[:, None]
     counts = np.array(received.segments, dtype=np.float64)
     return float((alpha**2 @ error + lost_mean**2) @ counts / energy)
+
+
+def _given_bits(
+    uplink: Uplink,
+    received: Received,
+    signal: np.ndarray,
+    power: np.ndarray,
+    factor: float,
+    rotate_back: Callable[[Tensor], Tensor],
+) -> float | None:
+    """Return the normalised error, averaged over the noise alone; O(K M), whatever devices have in common.
+
+    Given the bits, device k's part has the mean `scale_k * E[s f] * s_k` and the variance
+    `scale_k**2 * (E[f**2] - E[s f]**2)` in each coordinate, and all parts are independent.
+    """
+    energy = float(uplink.truth.double().square().sum())
+    if energy == 0:
+        return None
+    alpha = received.weights.double()
+    share = alpha * received.layer_scale[:, 0].double()
+    perfect = (torch.ones_like(share), torch.zeros_like(share))
+    seen = share * torch.from_numpy(np.atleast_1d(signal))
+    mean = fused_sum("high_snr", received.packed, received.size, *perfect, None, seen, None, received.keys)
+    known = float(alpha @ received.layer_mean[:, 0].double())
+    bias = rotate_back(known + factor * mean).double() - uplink.truth.double()
+    noise = (factor * share.numpy()) ** 2 @ (np.atleast_1d(power) - np.atleast_1d(signal) ** 2)
+    return float((bias @ bias + len(bias) * noise) / energy)
 
 
 def debias_factor(method: MethodSettings, gain: float) -> float:

@@ -20,6 +20,9 @@ __all__ = ["Diverged", "Uplink", "choose_devices", "collect", "correlation_of", 
 
 # Gradients held at once: 2^24 float32 numbers, 64 MB, however many devices there are.
 _CHUNK_NUMBERS = 1 << 24
+# The correlation between all pairs of devices is worked out up to so many: beyond, pairs would cost more than
+# gradients.
+_GRAM_DEVICES = 1000
 
 
 class Diverged(RuntimeError):
@@ -35,8 +38,8 @@ class Uplink:
         received: What the server has; None for `ideal`, where nothing is sent over the air.
         sent: What the devices sent; None for `ideal`.
         truth: The true weighted sum, `[M]`: what the server would like to know.
-        correlation: Between the devices' centred gradients, `[K, K]`; None where it was not asked for, or the
-            gradients were not all held at once.
+        correlation: Between the devices' centred gradients, `[K, K]`; None where it was not asked for, there
+            are more than 1000, or their gradients were not all held at once.
         loss: The devices' mean training loss, weighted by their shares.
     """
 
@@ -85,7 +88,8 @@ def collect(
         devices: Who takes part, ascending, `[K]`.
         round: Round, counted from 0.
         seed: Seed of the run.
-        gram: Whether to work out the correlation between devices, if their gradients are all held at once.
+        gram: Whether to work out the correlation between devices, if there are at most 1000 and their
+            gradients are all held at once.
     """
     method = encoder.method
     ideal = method.aggregator == "ideal"
@@ -105,7 +109,7 @@ def collect(
             raise Diverged("a gradient is not finite")
         if not ideal:
             parts.append(encoder.encode(encoder.rotate(local.gradients, rotation_key)))
-        if gram and len(devices) <= chunk:
+        if gram and len(devices) <= min(chunk, _GRAM_DEVICES):
             inner = (local.gradients @ local.gradients.T).double()
             if not bool(inner.isfinite().all()):
                 raise Diverged("gradients are too large to be multiplied")
