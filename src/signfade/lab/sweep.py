@@ -130,7 +130,10 @@ def plan_sweep(
         if point.slug.casefold() in taken:
             raise ConfigError(f"two of the runs are called {point.title!r}; leave one out or give it a label")
         taken.add(point.slug.casefold())
-        chosen = resolve(overlay(config, point.tried, f"{point.title}: "))
+        try:
+            chosen = resolve(overlay(config, point.tried))
+        except ConfigError as error:
+            raise ConfigError(f"{point.title}: {error}") from None
         for seed in seeds:
             own = chosen.model_copy(update={"seed": seed, "out": out or settings.out})
             run = PlannedRun(own, folder / point.slug / f"seed-{seed}")
