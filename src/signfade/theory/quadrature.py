@@ -10,9 +10,11 @@ is `gamma = h**2/sigma2`, and the half-LLR `l = h*y/sigma2` is `N(gamma, gamma)`
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.polynomial import Chebyshev
 from scipy import special
 
 from signfade._check import check_choice
@@ -29,6 +31,11 @@ _LENGTH_Z = 12.0  # beyond 12 deviations exp(-z**2/2 + z) is below 1e-26
 _LENGTH_L = 40.0  # beyond 40 the integrands are below exp(-40) = 4e-18
 _NO_ERRORS = 1500.0  # from this SNR on exp(-gamma/2) is below the smallest float64
 _CHUNK = 4096  # SNRs at a time: bounds the memory to a few tens of megabytes
+_MANY = 1 << 15  # from so many SNRs on, polynomials take the place of most integrals
+# In ln(gamma) the integrals are analytic in a strip of half-width pi/2: on pieces of at most 1.5 this degree
+# is right to the last digits. The middle break is 0 dB, where the kind of integral changes.
+_BREAKS = np.log(np.concatenate((np.geomspace(0.1, 1, 3), np.geomspace(1, _NO_ERRORS, 6)[1:])))
+_DEGREE = 24
 _NO_FADING = 1e12  # from this ratio of direct to scattered power on a link fades by less than 1e-6
 _LOG_SPACING = 0.2  # in ln(h**2); the strip is pi/2 wide: exp(-pi**2/0.2) = 4e-22
 
@@ -70,6 +77,12 @@ def soft_bit(snr: Numbers, slope: float = 1.0) -> SoftBit:
     gamma = non_negative("snr", snr, infinite=True)
     flat = gamma.reshape(-1)
     out = np.empty((4, flat.size))
+    if flat.size >= _MANY:
+        rest = (flat < np.exp(_BREAKS[0])) | (flat >= _NO_ERRORS)
+        out[:, ~rest] = _fitted_soft_bit(flat[~rest], slope)
+        for index in np.array_split(np.flatnonzero(rest), 1 + rest.sum() // _CHUNK):
+            out[:, index] = _soft_bit(flat[index], slope)
+        return SoftBit(*out.reshape(4, *gamma.shape))
     for start in range(0, flat.size, _CHUNK):
         part = slice(start, start + _CHUNK)
         out[:, part] = _soft_bit(flat[part], slope)
@@ -83,9 +96,47 @@ def _soft_bit(gamma: Array, slope: float) -> Array:
         signal, power = _below_0_db(gamma[part], slope, spacing)
         out[:, part] = signal, power, 1 - signal, 1 - power
     part = (gamma >= 1) & (gamma < _NO_ERRORS)
-    signal_lack, power_lack = _above_0_db(gamma[part], slope)
+    signal_lack, power_lack = (_tilt(gamma[part]) * integral for integral in _above_0_db(gamma[part], slope))
     out[:, part] = 1 - signal_lack, 1 - power_lack, signal_lack, power_lack
     return out
+
+
+def _fitted_soft_bit(gamma: Array, slope: float) -> Array:
+    out = np.empty((4, gamma.size))
+    piece = np.clip(np.searchsorted(_BREAKS, np.log(gamma), side="right") - 1, 0, len(_BREAKS) - 2)
+    for i in range(len(_BREAKS) - 1):
+        part = np.flatnonzero(piece == i)
+        log_snr = np.log(gamma[part])
+        signal, power = (np.exp(fit(log_snr)) for fit in _fits(i, slope))
+        if _BREAKS[i] < 0:
+            out[:, part] = signal, power, 1 - signal, 1 - power
+        else:
+            tilt = _tilt(gamma[part])
+            out[:, part] = 1 - tilt * signal, 1 - tilt * power, tilt * signal, tilt * power
+    return out
+
+
+@cache
+def _fits(piece: int, slope: float) -> tuple[Chebyshev, Chebyshev]:
+    """Logarithms of the two integrals on a piece, as polynomials in ln(gamma)."""
+    domain = _BREAKS[piece : piece + 2]
+
+    def integrals(log_snr: Array) -> Array:
+        gamma = np.exp(log_snr)
+        if domain[0] < 0:
+            return np.log(_below_0_db(gamma, slope, _SPACING))
+        return np.log(_above_0_db(gamma, slope))
+
+    return (
+        Chebyshev.interpolate(lambda x: integrals(x)[0], _DEGREE, domain),
+        Chebyshev.interpolate(lambda x: integrals(x)[1], _DEGREE, domain),
+    )
+
+
+def _tilt(gamma: Array) -> Array:
+    """What the integrals above 0 dB are multiplied by; it takes the steep part."""
+    tilt: Array = np.exp(-gamma / 2) / np.sqrt(2 * np.pi * gamma)
+    return tilt
 
 
 def _below_0_db(gamma: Array, slope: float, spacing: float) -> tuple[Array, Array]:
@@ -98,13 +149,13 @@ def _below_0_db(gamma: Array, slope: float, spacing: float) -> tuple[Array, Arra
 
 
 def _above_0_db(gamma: Array, slope: float) -> tuple[Array, Array]:
+    """What the moments lack to one, over the tilt."""
     llr = _SPACING * np.arange(round(_LENGTH_L / _SPACING) + 1)
     weight = np.where(llr > 0, 2 * _SPACING, _SPACING)
     signal = weight * np.cosh((slope - 1) * llr) / np.cosh(slope * llr)
     power = weight * np.cosh(llr) / np.cosh(slope * llr) ** 2
     bell = np.exp(-(llr**2) / (2 * gamma[:, None]))
-    tilt = np.exp(-gamma / 2) / np.sqrt(2 * np.pi * gamma)
-    return tilt * (bell @ signal), tilt * (bell @ power)
+    return bell @ signal, bell @ power
 
 
 def fading_nodes(fading: Fading, rician_k: float = 4.0) -> tuple[Array, Array]:
