@@ -115,6 +115,11 @@ def test_a_wider_channel_is_a_lower_snr() -> None:
     assert median_snr_db(180e3) - median_snr_db(10e6) == pytest.approx(10 * math.log10(10e6 / 180e3))
 
 
+def test_an_empty_figure_is_not_shown() -> None:
+    for artefact in ARTEFACTS.values():
+        assert not any(isinstance(block, Picture) for block in artefact.render(Study(FULL, Records())))
+
+
 def test_no_figure_claims_to_have_what_it_has_not() -> None:
     for name in ("fig-setup", "fig-mse", "fig-priors", "fig-convergence"):
         (block,) = ARTEFACTS[name].render(Study(FULL, Records()))

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from signfade.lab.folder import FolderError, why, write_atomically
 from signfade.lab.style import inline_svg, save_figure
 
-__all__ = ["Block", "Picture", "Section", "Table", "Text", "write_html", "write_markdown"]
+__all__ = ["Block", "Picture", "Section", "Table", "Text", "picture", "write_html", "write_markdown"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class Picture:
 
 
 Block = Text | Table | Picture
+
+
+def picture(figure: Figure, name: str, about: str) -> Block:
+    """Return a figure as a block; one on which nothing is drawn yet as a sentence that says so."""
+    drawn = any(ax.get_legend_handles_labels()[0] for ax in figure.axes)
+    return Picture(figure, name, about) if drawn else Text(f"{about}: missing.")
 
 
 @dataclass(frozen=True)

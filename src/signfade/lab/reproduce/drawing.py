@@ -125,13 +125,18 @@ def band(
     label: str,
     limits: tuple[float, float] = (0.0, np.inf),
     scale: float = 1.0,
+    log: bool = False,
 ) -> None:
-    """Draw a mean as a line and one deviation as a band, which stays where the quantity can be."""
+    """Draw a mean as a line and one deviation as a band, which stays where the quantity can be.
+
+    On a logarithmic axis (`log`) the band reaches as far down as up, in decades: a deviation larger than the
+    mean would reach down to nothing.
+    """
     rounds, mean, deviation = curve
     draw_line(ax, rounds, scale * mean, style, label)
     if deviation.any():
-        low = np.clip(mean - deviation, *limits)
         high = np.clip(mean + deviation, *limits)
+        low = np.square(mean) / (mean + deviation) if log else np.clip(mean - deviation, *limits)
         ax.fill_between(rounds, scale * low, scale * high, color=style.color, alpha=0.16, linewidth=0)
 
 

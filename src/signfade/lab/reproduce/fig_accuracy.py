@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from signfade.lab.reproduce.artefact import Artefact, Study
-from signfade.lab.reproduce.document import Block, Picture, Table, Text
+from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import band, curve_of, legend_below, log_axis, method_style, new_figure
 from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, best_pair, cell, grid_wants, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
@@ -52,12 +52,10 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
                 ("ideal", f"ideal (no radio), {pair_text(IDEAL_PAIR)}", _ideal(study.scale, study.records))
             )
         for method, label, records in shown:
-            for ax, key, factor, limits in (
-                (panels[0], "train_loss", 1.0, (0.0, 1e9)),
-                (panels[1], "accuracy", 100.0, (0.0, 1.0)),
-            ):
-                if (curve := curve_of(records, key)) is not None:
-                    band(ax, curve, method_style(method), label, limits, factor)
+            if (curve := curve_of(records, "train_loss")) is not None:
+                band(panels[0], curve, method_style(method), label, log=True)
+            if (curve := curve_of(records, "accuracy")) is not None:
+                band(panels[1], curve, method_style(method), label, (0.0, 1.0), 100)
         panels[0].set(title="Training loss", xlabel="round", yscale="log")
         panels[1].set(title="Test accuracy (%)", xlabel="round")
         panels[1].axhline(90, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
@@ -80,8 +78,8 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
         f"Mean ± deviation over seeds (number of seeds) after {study.scale.rounds} rounds. Losses are means "
         "over five rounds of what the devices see in training; dotted lines are the goals of Table I."
     )
-    picture = Picture(figure, name, f"Training loss and test accuracy over the rounds, {quantity}")
-    return [Text(words), picture, Table(["method", "step / momentum", "accuracy"], rows, note)]
+    drawn = picture(figure, name, f"Training loss and test accuracy over the rounds, {quantity}")
+    return [Text(words), drawn, Table(["method", "step / momentum", "accuracy"], rows, note)]
 
 
 def _render(study: Study) -> list[Block]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from signfade.lab.reproduce.artefact import Artefact, Study
-from signfade.lab.reproduce.document import Block, Picture, Table, Text
+from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import method_style, new_figure
 from signfade.lab.reproduce.grid import Pair, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
@@ -87,7 +87,7 @@ def _render(study: Study) -> list[Block]:
     note = f"Test accuracy after {study.scale.figure_rounds} rounds; mean ± deviation over seeds."
     about = "Test accuracy against the bits for each scalar, for both priors"
     heads = ["bits a scalar", *(METHODS[prior].label for prior in PRIORS)]
-    return [Text(words), Picture(figure, "fig-quantisation", about), Table(heads, rows, note)]
+    return [Text(words), picture(figure, "fig-quantisation", about), Table(heads, rows, note)]
 
 
 FIG_QUANTISATION = Artefact("fig-quantisation", "Bits for the scalars", "Fig. 6", _render, wants=_wants)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from signfade.lab.reproduce.artefact import Artefact, Study
-from signfade.lab.reproduce.document import Block, Picture, Table, Text
+from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import (
     band,
     curve_of,
@@ -92,7 +92,7 @@ def _render(study: Study) -> list[Block]:
                 if curve is None or method == "ideal":  # the ideal ends at 1e-12: another figure
                     continue
                 label = METHODS[method].label + (" (its best step)" if method in SIGNSGD else "")
-                band(ax, curve, method_style(method), label, (1e-9, 1e9))
+                band(ax, curve, method_style(method), label, log=True)
             ax.set(title=f"{kind.capitalize()} devices", xlabel="round", yscale="log")
             log_axis(ax.yaxis)
             ax.grid(visible=False, axis="x")
@@ -103,10 +103,11 @@ def _render(study: Study) -> list[Block]:
         "independent of the data, so the raw loss cannot fall to the paper's 0.009: shown is the excess over "
         "the least-squares optimum, per sample. SBFL takes the paper's step 1/L. A sign has size one where "
         "these gradients have hundreds, so signSGD takes the step that is best for it, of four for each "
-        "reading, chosen on these very seeds: the comparison leans towards signSGD."
+        "reading, chosen on these very seeds: the comparison leans towards signSGD. `best` undoes the "
+        "shrinkage of its estimate: it is there first and stays at a higher floor, as with a larger step."
     )
     about = "Excess loss of the regression over the rounds, homogeneous and heterogeneous devices"
-    return [Text(words), Picture(figure, "fig-regression", about), _table(study)]
+    return [Text(words), picture(figure, "fig-regression", about), _table(study)]
 
 
 def _table(study: Study) -> Table:

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 import numpy as np
 
 from signfade.lab.reproduce.artefact import Artefact, Study
-from signfade.lab.reproduce.document import Block, Picture, Table, Text
+from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import legend_below, method_style, new_figure
 from signfade.lab.reproduce.fig_accuracy import IDEAL_PAIR
 from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, best_pair, pair_text
@@ -107,7 +107,8 @@ def _render(study: Study) -> list[Block]:
         if values := [record.accuracy for record in ideal if record.accuracy is not None]:
             ax.axhline(100 * mean(values), color=MUTED, dashes=(1.2, 1.4), label="ideal (no radio)")
         chosen = median_snr_db(study.scale.bandwidth_hz)
-        ax.axvline(chosen, color=MUTED, linewidth=0.8, label="calibrated budget")
+        if ax.has_data():
+            ax.axvline(chosen, color=MUTED, linewidth=0.8, label="calibrated budget")
         ax.set(
             xlabel="median over users of the mean SNR (dB)",
             ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)",
@@ -122,7 +123,7 @@ def _render(study: Study) -> list[Block]:
     heads += [f"{median_snr_db(b):.0f} dB ({b / 1e6:g} MHz)".replace("-", "−") for b in BANDWIDTHS]
     note = f"Test accuracy after {study.scale.figure_rounds} rounds; mean ± deviation over seeds."
     about = "Test accuracy of each method against the median mean SNR of the cell"
-    return [Text(words), Picture(figure, "fig-snr", about), Table(heads, rows, note)]
+    return [Text(words), picture(figure, "fig-snr", about), Table(heads, rows, note)]
 
 
 FIG_SNR = Artefact("fig-snr", "Accuracy against the SNR of the cell", "ours", _render, wants=_wants)
