@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from signfade.lab.figures import cell_map, mse_curves, snr_histogram
+from signfade.lab.link_switches import switch_notes
 from signfade.lab.style import save_figure
 from signfade.learn.cell import make_cell
 from signfade.settings import RunSettings
@@ -206,6 +207,8 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         "signsgd is the vote of all devices; the other rules take each device alone.\n"
         "bfl is better than sbfl as far as devices are correlated, which no link tells."
     )
+    if study.mean_snr_db is not None:
+        told = "\n".join([told, *switch_notes(study.settings, study.mean_snr_db)])
     return [*parts, errors, Text(told)]
 
 

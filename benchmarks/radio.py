@@ -1,0 +1,326 @@
+"""What each assumption about the radio costs: a figure and a table a switch of the cell, for docs/radio.md.
+
+Links are measured on their own, beside theory; then a model is trained with the switch and without. The runs
+are kept and continued, so the command may be stopped and given again.
+
+    python benchmarks/radio.py --config examples/digits.toml --seeds 3 --set cell.bandwidth_hz=1e6
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from signfade import server, theory
+from signfade.device import sign
+from signfade.keys import generator, stream_keys
+from signfade.lab.compare import compare, plan
+from signfade.lab.config import load, resolve
+from signfade.lab.group import Group
+from signfade.lab.style import INK, figure_style, line_style, save_figure
+from signfade.learn import make_cell
+from signfade.settings import CellSettings
+from signfade.uplink import PolarCode, align, draw_fading, refine_gain, send_coded, sound, transmit
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "side_info": {
+        "error free": {},
+        "coded 1-8": {"cell.side_info": "coded", "cell.code_rate": 0.125},
+        "coded 1-2": {"cell.side_info": "coded", "cell.code_rate": 0.5},
+        "coded 1-2 drop": {"cell.side_info": "coded", "cell.code_rate": 0.5, "cell.outage": "drop"},
+    },
+    "csi": {
+        "known": {},
+        "16 pilots": {"cell.csi": "pilot", "cell.pilots": 16},
+        "4 pilots": {"cell.csi": "pilot", "cell.pilots": 4},
+        "1 pilot": {"cell.csi": "pilot", "cell.pilots": 1},
+        "1 pilot aware": {"cell.csi": "pilot", "cell.pilots": 1, "cell.csi_error": "aware"},
+        "1 pilot naive": {"cell.csi": "pilot", "cell.pilots": 1, "cell.csi_error": "naive"},
+    },
+    "modulation": {
+        "bpsk": {},
+        "qpsk": {"cell.modulation": "qpsk"},
+        "qpsk coded 4 pilots": {
+            "cell.modulation": "qpsk",
+            "cell.side_info": "coded",
+            "cell.csi": "pilot",
+            "cell.pilots": 4,
+        },
+    },
+    "access": {
+        "orthogonal": {"method.debias": True},
+        "air x 20": {"method.debias": True, "cell.access": "over_the_air", "cell.precoding": "phase"},
+        "air x 1": {"method.debias": True, "cell.access": "over_the_air", "cell.precoding": "phase"},
+        "inverted x 20": {"method.debias": True, "cell.access": "over_the_air"},
+        "orthogonal vote": {"method.aggregator": "signsgd", "method.rotation": "none"},
+        "air vote x 20": {
+            "method.aggregator": "signsgd",
+            "method.rotation": "none",
+            "cell.access": "over_the_air",
+        },
+    },
+}
+for _name, _variant in VARIANTS["access"].items():
+    if _name.endswith("x 20"):
+        _variant["cell.repeats"] = 20
+
+CODES = ((8, 0.5), (8, 0.25), (8, 0.125), (64, 0.5), (64, 0.25), (64, 0.125))
+
+
+def lost(code: PolarCode, h: torch.Tensor, snr: float, seed: int) -> float:
+    """Share of codewords lost over links with these gains."""
+    bits = torch.from_numpy(
+        np.random.default_rng(seed).integers(0, 2, (len(h), code.payload), dtype=np.uint8)
+    )
+    sigma2 = torch.full((len(h),), 1 / snr, dtype=torch.float64)
+    keys = stream_keys(seed, "side noise", 0, range(len(h)))
+    return float((~send_coded(bits, code, h, sigma2, keys).passed).double().mean())
+
+
+def words(axis: Axes, count: int = 2000) -> None:
+    """Lost words at one SNR and over fading, measured and expected."""
+    print("\n| payload | rate | coded bits | needs | lost at 10 dB | expected | lost at 20 dB | expected |")
+    print("|---|---|---|---|---|---|---|---|")
+    for payload, rate in CODES:
+        code = PolarCode.of_rate(payload, rate)
+        carried = payload + code.check
+        needs = theory.threshold_snr(carried, code.length)
+        cells = []
+        for snr in (10.0, 100.0):
+            h = draw_fading("gaussian", count, generator(1, "fading"))
+            expected = theory.block_error_faded(snr, carried, code.length)
+            cells += [f"{100 * lost(code, h, snr, 1):.1f} %", f"{100 * expected:.1f} %"]
+        rate_text = f"1/{round(1 / rate)}"
+        sizes = f"{payload} | {rate_text} | {code.length} | {10 * math.log10(needs):.1f} dB"
+        print(f"| {sizes} | {' | '.join(cells)} |")
+    for index, (payload, rate) in enumerate(((8, 0.5), (8, 0.125), (64, 0.5), (64, 0.125))):
+        code = PolarCode.of_rate(payload, rate)
+        carried, style = payload + code.check, line_style(index)
+        middle = 10 * math.log10(theory.threshold_snr(carried, code.length))
+        fine, coarse = np.linspace(middle - 2, middle + 4, 100), np.arange(middle - 1, middle + 3.1, 0.8)
+        axis.semilogy(fine, theory.block_error(10 ** (fine / 10), carried, code.length), color=style.color)
+        measured = [lost(code, torch.ones(count), 10 ** (db / 10), 2) for db in coarse]
+        label = f"{payload} bits, rate 1/{round(1 / rate)}"
+        axis.semilogy(coarse, measured, style.marker, color=style.color, label=label)
+    axis.set(title="Codewords lost at one SNR", xlabel="SNR in dB", ylim=(3e-4, 1))
+    axis.legend(fontsize=7)
+
+
+def reference(count: int = 400) -> None:
+    """The same words through sionna's list decoder, where it is installed."""
+    try:
+        import sionna.phy  # noqa: F401
+    except ImportError:
+        print("\nsionna is not installed: no reference decoder")
+        return
+    print("\n| code | SNR | lost | lost by sionna | decided differently |")
+    print("|---|---|---|---|---|")
+    for payload, rate, snr_db in ((8, 0.5, 0.0), (8, 0.25, -3.0), (64, 0.5, 0.5), (64, 0.25, -3.0)):
+        code = PolarCode.of_rate(payload, rate)
+        rng = np.random.default_rng(3)
+        bits = torch.from_numpy(rng.integers(0, 2, (count, payload), dtype=np.uint8))
+        snr = 10 ** (snr_db / 10)
+        noise = torch.from_numpy(rng.normal(size=(count, code.length))) / math.sqrt(snr)
+        llr = 2 * snr * (1 - 2 * code.encode(bits).double() + noise)
+        own, other = code.decode(llr).passed, code.decode(llr, decoder="sionna").passed
+        shares = [100 * float((~passed).double().mean()) for passed in (own, other)]
+        differ = 100 * float((own != other).double().mean())
+        print(
+            f"| {payload} bits, 1/{round(1 / rate)} | {snr_db:g} dB | {shares[0]:.1f} % | {shares[1]:.1f} % "
+            f"| {differ:.1f} % |"
+        )
+
+
+def estimated(axis: Axes, links: int = 20_000) -> None:
+    """Errors with pilots: theory, and simulated links."""
+    uses: tuple[theory.PilotUse, ...] = ("naive", "aware", "refined")
+    print("\n| mean SNR | pilots | naive | simulated | aware | simulated | refined | simulated | known |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for snr_db in (0.0, 10.0):
+        snr = 10 ** (snr_db / 10)
+        known = theory.mse_faded("sbfl", snr)
+        for pilots in (1, 2, 4, 16):
+            cells = []
+            for use in uses:
+                cells += [f"{theory.pilot_mse('sbfl', snr, pilots, use=use):.4f}"]
+                cells += [f"{_simulated(use, 1 / snr, pilots, links):.4f}"]
+            print(f"| {snr_db:g} dB | {pilots} | {' | '.join(cells)} | {known:.4f} |")
+    grid = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
+    for index, use in enumerate(uses):
+        style = line_style(index)
+        curve = [theory.pilot_mse("sbfl", 1.0, int(p), use=use) for p in grid]
+        axis.semilogx(grid, curve, color=style.color, dashes=style.dashes, label=use)
+        dots = [_simulated(use, 1.0, int(p), links) for p in (1, 2, 4, 16)]
+        axis.plot((1, 2, 4, 16), dots, style.marker, color=style.color)
+    axis.axhline(theory.mse_faded("sbfl", 1.0), color=INK, linewidth=0.8, linestyle=":", label="known")
+    axis.set(title="Error of a coordinate, 0 dB on average", xlabel="pilots", xticks=(1, 2, 4, 8, 16, 32))
+    axis.set_xticklabels(["1", "2", "4", "8", "16", "32"])
+    axis.legend(fontsize=7)
+
+
+def _simulated(use: str, sigma2: float, pilots: int, links: int) -> float:
+    keys = stream_keys(7, "pilots", pilots, range(links))
+    variance = torch.full((links,), sigma2, dtype=torch.float64)
+    sounding = sound("gaussian", links, variance, pilots, generator(7, "fading", pilots), keys)
+    draw = torch.from_numpy(np.random.default_rng(3).normal(size=(2, links)))
+    s = sign(draw[0])
+    y = sounding.h * s + math.sqrt(sigma2) * draw[1]
+    estimate = sounding.estimate(variance)
+    if use == "refined":
+        link, trust = refine_gain(estimate, sounding.h.square() + variance, variance, 10**9)
+        f = trust * torch.tanh(link.h * y / sigma2)
+    else:
+        f = torch.tanh(estimate.h * y / (sigma2 + (estimate.error if use == "aware" else 0.0)))
+    return float((1 + 2 / math.pi * (f.square() - 2 * s * f)).mean())
+
+
+def _best_scaled(guess: torch.Tensor, truth: torch.Tensor) -> float:
+    return float(1 - (guess @ truth) ** 2 / (guess @ guess) / (truth @ truth))
+
+
+def _error(guess: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((guess - truth).square().sum() / truth.square().sum())
+
+
+def together(axis: Axes, bandwidth_hz: float, rounds: int = 200, size: int = 400) -> None:
+    """Normalised errors of the sum of 20 independent Gaussian gradients, by channel uses."""
+    devices = 20
+    plan_ = make_cell(CellSettings(bandwidth_hz=bandwidth_hz), devices, seed=0)
+    zero, scale = torch.zeros(devices), torch.full((devices,), math.sqrt(2 / math.pi))
+    found: dict[str, list[float]] = {}
+    for t in range(rounds):
+        rng = torch.Generator().manual_seed(t)
+        g = torch.randn(devices, size, generator=rng)
+        link, truth, s = plan_.link(np.arange(devices), t), g.sum(dim=0), sign(g)
+        h, sigma2 = link.h.float(), link.sigma2.float()
+        y = transmit(s, h, sigma2, rng)
+        row = {
+            "orthogonal sbfl": _error(server.sbfl(y, h, sigma2, zero, scale), truth),
+            "orthogonal vote": _best_scaled(server.majority_vote(y, h), truth),
+        }
+        noise = torch.randn(size, generator=rng)
+        # Repeats divide the noise; with a K-th of the power each the amplitudes fall as well.
+        for name, repeats, share in (
+            ("once", 1, 1.0),
+            ("K times", devices, 1.0),
+            ("K times, same energy", devices, 1 / devices),
+        ):
+            for precoding in ("phase", "inversion"):
+                a = align(link.h, link.sigma2 / share, precoding).float()
+                signal = a @ s + noise / math.sqrt(repeats)
+                for how, label in (("auto", "posterior"), ("gaussian", "linear")):
+                    read = server.over_the_air(signal, a, 1 / repeats, zero, scale, method=how)  # type: ignore[arg-type]
+                    row[f"{name}, {precoding}, {label}"] = _error(read, truth)
+                row[f"{name}, {precoding}, vote"] = _best_scaled(server.superposed_vote(signal), truth)
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    print(f"\n{rounds} rounds, bandwidth {bandwidth_hz:g} Hz; error of the vote after the best scaling")
+    print("| rule | channel uses a coordinate | error |")
+    print("|---|---|---|")
+    for name, values in found.items():
+        uses = 1 if name.startswith("once") else devices
+        print(f"| {name} | {uses} | {np.mean(values):.3f} |")
+    groups = ["once", "K times, same energy", "K times"]
+    for index, label in enumerate(("vote", "linear", "posterior")):
+        style = line_style(index)
+        values = [np.mean(found[f"{name}, phase, {label}"]) for name in groups]
+        axis.plot(range(3), values, style.marker, color=style.color, label=f"air, {label}", linestyle=":")
+    for index, name in enumerate(("orthogonal vote", "orthogonal sbfl")):
+        axis.axhline(np.mean(found[name]), color=line_style(2 * index).color, linewidth=0.9, label=name)
+    axis.set(title="Error of the sum, 20 devices", xticks=range(3), xlim=(-0.3, 2.3))
+    axis.set_xticklabels(["1 use", "20 uses,\nsame energy", "20 uses"])
+    axis.legend(fontsize=6)
+
+
+def training(switch: str, options: argparse.Namespace) -> tuple[Group, ...]:
+    """Train all variants of a switch and print their table."""
+    base = load(options.config, [*options.set, f"out={options.out}"])
+    tree = base.model_dump(exclude={"variants"})
+    steps = {name: dict(variant) for name, variant in VARIANTS[switch].items()}
+    for variant in steps.values():  # a vote's step is the one of the file's own variant
+        if variant.get("method.aggregator") == "signsgd" and "signsgd" in base.variants:
+            variant.update({k: v for k, v in base.variants["signsgd"].items() if k.startswith("server.")})
+    settings = resolve(tree | {"name": f"radio-{base.name}-{switch}", "variants": steps})
+    runs = plan(settings, list(steps), Path(options.out) / settings.name, options.seeds)
+    result = compare(runs, on_start=lambda run: print(f"  {run.folder}", flush=True))
+    print(f"\n| {switch} | accuracy | rounds to 0.9 | error, median |")
+    print("|---|---|---|---|")
+    for group in result.groups:
+        accuracy, needed = group.values("last_accuracy"), _rounds_needed(group)
+        text = ", ".join("never" if math.isinf(n) else f"{n:.0f}" for n in needed)
+        nmse = np.mean(group.values("nmse"))
+        spread = f"{np.mean(accuracy):.3f} ± {np.std(accuracy):.3f}"
+        print(f"| {group.runs[0].label} | {spread} | {text} | {nmse:.3f} |", flush=True)
+    return result.groups
+
+
+def _rounds_needed(group: Group) -> list[float]:
+    values = [run.numbers.get("rounds_to_accuracy_09") for run in group.runs]
+    return [math.inf if value is None else float(value) for value in values]
+
+
+def accuracy(axis: Axes, bars: Axes, groups: tuple[Group, ...]) -> None:
+    """Accuracy over rounds, mean of the seeds, and the rounds to 0.9 of each seed."""
+    names = []
+    for index, group in enumerate(groups):
+        style, series = line_style(index), group.series("test_accuracy")
+        names.append(group.runs[0].label)
+        axis.plot(series.rounds, series.mean, color=style.color, dashes=style.dashes, label=names[-1])
+        needed = _rounds_needed(group)
+        reached = [n for n in needed if math.isfinite(n)]
+        bars.plot(reached, [index] * len(reached), style.marker, color=style.color)
+        if len(reached) < len(needed):
+            bars.annotate(
+                f"{len(needed) - len(reached)} never",
+                (1, index),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                fontsize=7,
+            )
+    axis.set(title="Accuracy", xlabel="round", ylim=(0.4, 1))
+    axis.legend(fontsize=7, loc="lower right")
+    bars.set(title="Rounds to 0.9", xlabel="round", yticks=range(len(names)), xlim=(0, None))
+    bars.set_yticklabels(names)
+    bars.invert_yaxis()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, default=Path("examples/digits.toml"))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", default="runs")
+    parser.add_argument("--figures", default="docs/figures")
+    parser.add_argument("--only", choices=VARIANTS, action="append")
+    options = parser.parse_args()
+    bandwidth = load(options.config, options.set).cell.bandwidth_hz
+    links: dict[str, Callable[[Axes], None]] = {
+        "side_info": words,
+        "csi": estimated,
+        "access": lambda axis: together(axis, bandwidth),
+    }
+    for switch in options.only or VARIANTS:
+        print(f"\n## {switch}", flush=True)
+        with figure_style():
+            figure = Figure(figsize=(10, 3.2), layout="constrained")
+            axes = figure.subplots(1, 3 if switch in links else 2, squeeze=False)[0]
+            if switch in links:
+                links[switch](axes[0])
+            if switch == "side_info":
+                reference()
+            groups = training(switch, options)
+            accuracy(axes[-2], axes[-1], groups)
+        for path in save_figure(figure, Path(options.figures) / f"radio-{switch}", ["png"]):
+            print(f"wrote {path}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
