@@ -36,9 +36,9 @@ def gather(sweep: Sweep, failed: Mapping[Path, str] | None = None) -> list[dict[
         failed: why runs failed, by folder, where their folders do not say it.
 
     Returns:
-        Rows with the same keys in the same order: the settings that were tried in any run, `method`, `seed`, `state`
-        (finished, failed, unfinished, absent), `failure`, the numbers of summary.json, `folder`. What is not
-        known is None.
+        Rows with the same keys in the same order: the settings that were tried in any run, `method`, `seed`,
+        `state` (finished, failed, unfinished, absent), `failure`, the numbers of summary.json, `folder`. What
+        is not known is None.
 
     Raises:
         FolderError: a damaged folder.
