@@ -82,7 +82,7 @@ def cluster(address: str | None, cores: int | None, store: int) -> Iterator[Modu
         store: bytes of the object store of a new cluster.
 
     Raises:
-        ValueError: Ray is not installed, or there is no cluster at the address.
+        ValueError: Ray is not installed, or there is no cluster at the address, or another one in use.
         RunFailed: a new one does not come up.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -92,6 +92,8 @@ def cluster(address: str | None, cores: int | None, store: int) -> Iterator[Modu
     except ImportError as error:
         raise ValueError("the engine ray needs Ray; install signfade[ray]") from error
     if ray.is_initialized():
+        if address is not None:
+            raise ValueError(f"this process has a Ray cluster already; leave out the address {address!r}")
         yield ray
         return
     with hearing(lambda: None):  # Ray takes SIGTERM for itself and does not give it back
@@ -105,9 +107,12 @@ def cluster(address: str | None, cores: int | None, store: int) -> Iterator[Modu
 def _start(ray: ModuleType, address: str | None, cores: int | None, store: int) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is not None:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
         try:
+            if colon and port.isdecimal():  # Ray itself would try for five minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             raise ValueError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from error
         return
     new: dict[str, Any] = {"num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
@@ -158,7 +163,7 @@ class _Tasks:
     def run(self) -> None:
         """Play all that is waiting."""
         ledger = self._ledger
-        home = Path(os.path.commonpath([run.folder.absolute() for run in ledger.runs]))
+        home = Path(os.path.commonpath([run.folder.absolute().parent for run in ledger.runs]))
         with hearing(self._ask), _beacon(home) as beacon:
             while self._running or (ledger.waiting and not ledger.asked):
                 while ledger.waiting and len(self._running) < self._jobs and not ledger.asked:
