@@ -49,8 +49,8 @@ def ep_means(
     """Approximate posterior means of combinations of jointly Gaussian variables seen through noisy signs.
 
     Within 1 % of the signal's standard deviation of the exact ones for random covariances at any SNR; 2 to 5
-    % when all pairs have correlation 0.9, and 10 % at 0.99, where `factor_bfl` is exact. Cost: d**3 / 2
-    multiplications a coordinate and sweep, two or three sweeps.
+    % when all pairs have correlation 0.9, and 10 % at 0.99, where `factor_bfl` is exact. Cost: d**3 / 6
+    multiplications a coordinate for the last sweep and d**3 / 2 for each before; two or three sweeps.
 
     Args:
         llr: Half-LLRs of the signs, `[d, N]`; coordinates are independent problems.
