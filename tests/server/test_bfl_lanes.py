@@ -1,4 +1,4 @@
-"""Eight numbers as one in compiled code: every operation lane by lane, and the two functions built on them."""
+"""Eight numbers as one in compiled code: all operations lane by lane, and two functions built on them."""
 
 from __future__ import annotations
 
