@@ -1,0 +1,1 @@
+"""Digits at one bit a weight: a Flower app to copy."""

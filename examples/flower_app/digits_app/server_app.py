@@ -1,0 +1,28 @@
+"""What runs on the server."""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from digits_app.task import Net, accuracy, load_test
+from signfade.engines.flower import OneBitStrategy, settings_from
+
+__all__ = ["app"]
+
+app = ServerApp()
+
+
+def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """Look at the model on samples that no device holds."""
+    model = Net()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    return MetricRecord({"accuracy": accuracy(model, *load_test())})
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train; what is kept of the run is in the folder."""
+    config = context.run_config
+    strategy = OneBitStrategy(settings_from(config), Net(), folder=str(config["folder"]))
+    strategy.start(grid, timeout=float(config["timeout"]), evaluate_fn=evaluate)
