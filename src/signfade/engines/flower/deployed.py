@@ -76,8 +76,11 @@ def _main(grid: Grid, context: Context) -> None:
     (folder / "flower" / PID_FILE).write_text(f"{os.getpid()}\n")
     torch.set_num_threads(1)
     task = make_task(settings)
-    strategy = OneBitStrategy(settings, Start.of_task(task), folder=folder)
-    strategy.start(grid, timeout=float(context.run_config["timeout"]), evaluate_fn=evaluation(task))
+    timeout = float(context.run_config["timeout"])
+    strategy = OneBitStrategy(
+        settings, Start.of_task(task), folder=folder, connect_timeout=max(timeout, 180.0)
+    )
+    strategy.start(grid, timeout=timeout, evaluate_fn=evaluation(task))
 
 
 def evaluation(task: Task) -> Callable[[int, ArrayRecord], MetricRecord]:

@@ -90,6 +90,7 @@ class Loopback:
         self._devices, self._tls, self._auth, self._proceed = devices, tls, auth, proceed
         self._children = Children(quiet_environment(self.home))
         self._link: subprocess.Popen[bytes] | None = None
+        self._keys: list[NodeKey] = []
         port, *self._node_ports = free_ports(1 + devices)
         self.address = f"{_HOST}:{port}"
 
@@ -161,8 +162,15 @@ class Loopback:
                 raise RunFailed(f"a SuperNode could not be registered; see {log}")
 
     def start_node(self, device: int, key: NodeKey | None = None) -> subprocess.Popen[bytes]:
-        """Start the SuperNode of a device."""
+        """Start the SuperNode of a device; again, if it has ended.
+
+        Args:
+            device: Its number.
+            key: By which it proves who it is; its own by default, if it has one.
+        """
         port = self._node_ports[device] if device < len(self._node_ports) else free_ports(1)[0]
+        if key is None and device < len(self._keys):
+            key = self._keys[device]
         command: list[str | Path] = ["flower-supernode", "--superlink", self.address, "--port", str(port)]
         command += ["--node-config", f"partition-id={device}"]
         if self.certificates is None:
