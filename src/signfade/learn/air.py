@@ -14,7 +14,7 @@ from signfade.device import sign
 from signfade.kernels import fused_sum, standard_normal
 from signfade.keys import generator, stream_key
 from signfade.learn.joint import JointEstimate
-from signfade.learn.predict import VARIANCE_OVER_SCALE2, debias_factor
+from signfade.learn.predict import VARIANCE_OVER_SCALE2, bit_agreement, debias_factor
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.server import over_the_air, superposed_vote
@@ -89,6 +89,7 @@ class AirRule:
         scale, alpha = received.layer_scale.double(), received.weights.double()
         counts = torch.tensor(received.segments, dtype=torch.float64)
         energy = float((alpha.square() @ scale.square()) @ counts) * VARIANCE_OVER_SCALE2[self._method.prior]
+        energy /= bit_agreement(self._method) ** 2
         if energy == 0:
             return 1.0
         signs, noise = self._draws(received, len(alpha))
@@ -118,6 +119,8 @@ class AirRule:
         signs, noise = self._draws(received, len(alpha))
         std = sent.std[:, 0].double()
         if self._method.rotation != "none" and uplink.correlation is not None:
+            if bit_agreement(self._method) < 1:  # signs are drawn here as they should be, not as they are
+                return None
             values, vectors = torch.linalg.eigh(uplink.correlation)
             stream = generator(int(received.keys[0]) >> 1, "correlated prediction")
             draw = torch.from_numpy(stream.standard_normal((len(std), _TRIES)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from signfade.learn.air import AirRule
 from signfade.learn.cell import CellPlan
+from signfade.learn.defence import Defence
 from signfade.learn.encode import Encoder
 from signfade.learn.joint import JointRule
 from signfade.learn.predict import debias_factor, known_gain, predicted_error
@@ -38,19 +40,28 @@ class Estimator:
         seed: Seed of the run.
         cell: The radio, where the server may have to find out what it needs to know of it; None where it is
             told.
+        defence: What the server does before it believes a round; None where it believes everything.
 
     Attributes:
         joint: The joint rule with its memory, to be saved; None for all other rules.
         radio: What finds out about the links, with its memory; None where there is nothing to find out.
+        defence: As given.
     """
 
     def __init__(
-        self, rule: Rule | None, encoder: Encoder, population: int, seed: int, cell: CellPlan | None = None
+        self,
+        rule: Rule | None,
+        encoder: Encoder,
+        population: int,
+        seed: int,
+        cell: CellPlan | None = None,
+        defence: Defence | None = None,
     ) -> None:
         method = encoder.method
         self._rule, self._encoder, self._seed = rule, encoder, seed
         self.joint = JointRule(method, population) if method.aggregator == "bfl" else None
         self.radio = None if cell is None else make_radio(cell, encoder)
+        self.defence = defence
         together = cell is not None and cell.settings.access == "over_the_air"
         self._air = AirRule(cell.settings, method, seed) if cell is not None and together else None
 
@@ -61,8 +72,14 @@ class Estimator:
 
     def parts(self) -> dict[str, Any]:
         """Everything with a state of its own, by name."""
-        named = {"joint": self.joint, "radio": self.radio}
+        named = {"joint": self.joint, "radio": self.radio, "defence": self.defence}
         return {name: part for name, part in named.items() if part is not None}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the radio and the defence have to say of the last round."""
+        speakers = (part for part in (self.radio, self.defence) if part is not None)
+        return {key: value for part in speakers for key, value in part.record.items()}
 
     def __call__(self, uplink: Uplink, round: int) -> tuple[Tensor, float | None]:
         """Return the estimate of the sum, `[M]`, and the error that theory expects of it.
@@ -78,6 +95,9 @@ class Estimator:
             uplink = self.radio.hear(uplink, round)
             received = uplink.received
             assert received is not None
+        if self.defence is not None:
+            received = self.defence(uplink, received, round)
+            uplink = replace(uplink, received=received)
         if self._air is not None:
             estimate, factor, expected = self._air(uplink, received, round)
         elif self.joint is not None:
@@ -92,4 +112,6 @@ class Estimator:
         if factor != 1:  # the means were told: only what was estimated about them is shrunk
             known = received.weights @ received.mean
             estimate = known + factor * (estimate - known)
+        if self.defence is not None and self.defence.changed:
+            expected = None  # theory knows what was sent, not what is believed of it
         return rotate_back(estimate, self._encoder, self._seed, round), expected

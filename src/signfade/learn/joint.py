@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from signfade.learn.predict import debias_factor
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.learn.task import Devices
+from signfade.learn.view import View, make_view
+from signfade.server import flipped_link
 from signfade.server.bfl import (
     CorrelationState,
     LowRank,
@@ -68,32 +71,48 @@ class JointRule:
                 predicts the error in any case.
             received: Its signals, links and priors.
         """
-        correlation = self._correlation(received, uplink.devices, uplink.correlation)
-        known_gain = joint_gain if self._method.joint == "linear" else joint_sbfl_gain
-        gain = known_gain(received.h, received.sigma2, received.scale, correlation, received.weights)
-        estimate = self._apply(received.y, received, correlation)
-        factor = debias_factor(self._method, gain)
-        return JointEstimate(estimate, factor, self._predict(uplink, received, correlation, factor))
-
-    def _apply(self, y: Tensor, received: Received, correlation: Tensor | LowRank) -> Tensor:
-        """Read signals `[K, M]`, those of the round or others over the same links."""
-        links = (received.h, received.sigma2)
-        mean, scale, weights = received.mean, received.scale, received.weights
+        view = make_view(self._method, received)
+        correlation = self._correlation(received.y, view, uplink.devices, uplink.correlation)
+        weights, part = view.aim(correlation)
         if self._method.joint == "linear":
-            return joint_blmmse(y, *links, mean, scale, correlation, weights)
+            gain = joint_gain(*view.linear_link, view.scale, correlation, weights)
+        else:
+            gain = joint_sbfl_gain(view.h, view.sigma2, view.scale, correlation, weights, view.agreement)
+        estimate = self._apply(received.y, view, correlation, weights)
+        factor = debias_factor(self._method, part * gain)
+        expected = None
+        if received.trust is None:
+            expected = self._predict(uplink, received, view, correlation, weights, factor)
+        return JointEstimate(estimate, factor, expected)
+
+    def _apply(self, y: Tensor, view: View, correlation: Tensor | LowRank, weights: Tensor) -> Tensor:
+        """Read signals `[K, M]`, those of the round or others over the same links."""
+        if view.kept < 1:  # the weights are on noisy gradients, means are of the gradients themselves
+            silent = replace(view, mean=torch.zeros_like(view.mean), kept=1.0)
+            return self._apply(y, silent, correlation, weights) + view.weights.to(y) @ view.mean.to(y)
+        mean, scale = view.mean, view.scale
+        if self._method.joint == "linear":
+            return joint_blmmse(y, *view.linear_link, mean, scale, correlation, weights)
         if self._method.joint == "soft":
-            return joint_sbfl(y, *links, mean, scale, correlation, weights)
+            return joint_sbfl(y, view.h, view.sigma2, mean, scale, correlation, weights, view.agreement)
         if isinstance(correlation, LowRank):
-            raise ValueError(f'method.joint must be "linear" or "soft" for {len(received)} devices a round')
+            raise ValueError(f'method.joint must be "linear" or "soft" for {len(y)} devices a round')
+        signals = view.posterior_link(y)
         std = math.sqrt(math.pi / 2) * scale.double()
         if self._method.joint == "ep":
             covariance = correlation * std[:, None] * std[None, :]
-            return bfl(y, *links, mean, covariance, weights, method="ep")
+            return bfl(*signals, mean, covariance, weights, method="ep")
         shared = fit_factor(correlation) * std
-        return factor_bfl(y, *links, mean, shared, private_part(std, shared), weights)
+        return factor_bfl(*signals, mean, shared, private_part(std, shared), weights)
 
     def _predict(
-        self, uplink: Uplink, received: Received, correlation: Tensor | LowRank, factor: float
+        self,
+        uplink: Uplink,
+        received: Received,
+        view: View,
+        correlation: Tensor | LowRank,
+        weights: Tensor,
+        factor: float,
     ) -> float | None:
         """Predict the normalised error from the true correlation, the links and the rule that was used.
 
@@ -104,21 +123,21 @@ class JointRule:
             return None
         std = uplink.sent.std[:, 0].double()
         kept = len(uplink.truth) / received.size
-        if self._method.joint == "linear":
-            combine = joint_weights(
-                received.h, received.sigma2, received.scale, correlation, received.weights
-            )
-            links = (combine, received.true_link.h, received.true_link.sigma2)
+        air, right = received.true_link, 1 - 2 * self._method.flip
+        if self._method.joint == "linear" and view.kept == 1:
+            combine = joint_weights(*view.linear_link, view.scale, correlation, weights)
+            links = (combine, air.h, air.sigma2)
+            if right < 1:
+                links = (combine, *flipped_link(air.h, air.sigma2, torch.full_like(air.h, right)))
             moments = theory.linear_moments(*links, std, uplink.correlation, weights=received.weights)
             return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
         stream = generator(int(received.keys[0]) >> 1, "prediction")
         draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
         values, vectors = torch.linalg.eigh(uplink.correlation)
         g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw[0])
-        air = received.true_link
-        y = air.h[:, None] * sign(g) + air.sigma2.sqrt()[:, None] * draw[1]
+        y = air.h[:, None] * self._bits(g, std, received) + air.sigma2.sqrt()[:, None] * draw[1]
         alpha = received.weights.double()
-        guess = self._apply(y.float(), received, correlation).double() - alpha @ received.mean.double()
+        guess = self._apply(y.float(), view, correlation, weights).double() - alpha @ received.mean.double()
         truth, shared = alpha @ g, g @ guess
         moments = theory.JointMoments(
             energy=float(truth @ truth),
@@ -128,12 +147,24 @@ class JointRule:
         )
         return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
 
-    def _correlation(self, received: Received, devices: Devices, told: Tensor | None) -> Tensor | LowRank:
+    def _bits(self, g: Tensor, std: Tensor, received: Received) -> Tensor:
+        """Draw the bits that devices would send for gradients `[K, M]`."""
+        stream = generator(int(received.keys[0]) >> 1, "prediction of bits")
+        if self._method.sign_noise > 0:
+            noise = torch.from_numpy(stream.standard_normal(tuple(g.shape)))
+            g = g + self._method.sign_noise * std[:, None] * noise
+        if self._method.flip == 0:
+            return sign(g)
+        flipped = torch.from_numpy(stream.random(tuple(g.shape)) < self._method.flip)
+        return torch.where(flipped, -sign(g), sign(g))
+
+    def _correlation(self, y: Tensor, view: View, devices: Devices, told: Tensor | None) -> Tensor | LowRank:
+        """Return the correlation between the variables whose signs are sent."""
         if self._method.correlation == "genie":
             if told is None:
                 raise ValueError('method.correlation must be "learned" when gradients do not fit in memory')
-            return told
-        links = (received.y, received.h, received.sigma2)
+            return view.seen(told)
+        links = (y, *view.linear_link)
         if self._memory is None:
             return learn_low_rank(*links)
         correlation, self._memory = smooth_correlation(self._memory, *links, torch.from_numpy(devices))

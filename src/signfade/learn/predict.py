@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from signfade import theory
+from signfade.device import sign_noise_factor
 from signfade.kernels import fused_sum
 from signfade.learn.encode import Sent
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.settings import MethodSettings
 
-__all__ = ["VARIANCE_OVER_SCALE2", "debias_factor", "known_gain", "predicted_error"]
+__all__ = ["VARIANCE_OVER_SCALE2", "bit_agreement", "debias_factor", "known_gain", "predicted_error"]
 
 # Dividing by a smaller gain than this would amplify noise more than it restores the step.
 SMALLEST_GAIN = 0.15
@@ -58,12 +59,14 @@ def predicted_error(
         prior = (sent.std[:, 0], uplink.correlation)
         kept = len(uplink.truth) / received.size
         if method.aggregator == "signsgd":
-            return theory.vote_moments(snr, *prior, weights=alpha).cut(kept).best_scaled_nmse()
+            law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
+            return theory.vote_moments(snr, *prior, weights=alpha, **law).cut(kept).best_scaled_nmse()
         if rule is None:
             return None
-        moments = theory.joint_moments(
-            rule, snr, *prior, weights=alpha, scale=sent.scale[:, 0], form=method.form
-        )
+        signal, power = theory.moments(rule, snr, method.form)
+        told = (1 - 2 * method.flip) * np.atleast_1d(signal)
+        how = {"weights": alpha, "scale": sent.scale[:, 0]}
+        moments = theory.given_moments(told, power, *prior, **how, noise=method.sign_noise)
         return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
     if method.rotation != "none":
         if rule is None or rotate_back is None:
@@ -110,8 +113,9 @@ def _predicted_in_doubt(
     scale, std = received.layer_scale.double().numpy(), sent.std.double().numpy()
     lost_mean = alpha @ (received.layer_mean - sent.mean).double().numpy()
     if method.rotation != "none" and uplink.correlation is not None:
+        told, how = (1 - 2 * method.flip) * signal, {"weights": alpha, "scale": scale[:, 0]}
         moments = theory.given_moments(
-            signal, power, std[:, 0], uplink.correlation, weights=alpha, scale=scale[:, 0]
+            told, power, std[:, 0], uplink.correlation, **how, noise=method.sign_noise
         ).cut(len(uplink.truth) / received.size)
         return moments.nmse(factor) + lost_mean[0] ** 2 / moments.energy if moments.energy > 0 else None
     if method.rotation != "none":
@@ -173,7 +177,14 @@ def known_gain(method: MethodSettings, received: Received) -> float:
     power = received.weights.double().numpy() ** 2 * (received.layer_scale.double().numpy() ** 2 @ counts)
     if power.sum() == 0:
         return 1.0
-    return float((power * gain).sum() / (power.sum() * VARIANCE_OVER_SCALE2[method.prior]))
+    known = float((power * gain).sum() / (power.sum() * VARIANCE_OVER_SCALE2[method.prior]))
+    return bit_agreement(method) ** 2 * known
+
+
+def bit_agreement(method: MethodSettings) -> float:
+    """Return the scale a device sends over `E|g - mean|`: what noise before the sign and flips leave."""
+    family = "laplacian" if method.prior == "laplacian" else "gaussian"
+    return (1 - 2 * method.flip) * sign_noise_factor(method.sign_noise, family)
 
 
 def _believed_gain(rule: theory.Rule, method: MethodSettings, received: Received) -> np.ndarray:

@@ -36,6 +36,8 @@ class Received:
         air: The links as they are, where the server does not know them exactly; None where it does.
         refined: Gains whose magnitude the signals have told, for rules that read one device at a time. `link`
             then counts the doubt about their signs as noise.
+        trust: Reliabilities from -1 to 1, `[K]`, where they are learned; `weights` are then multiplied by
+            them.
     """
 
     packed: Tensor
@@ -48,6 +50,7 @@ class Received:
     keys: NDArray[np.uint64]
     air: Link | None = None
     refined: Refined | None = None
+    trust: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.packed)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.device import unrotate
 from signfade.keys import generator, stream_key, stream_keys
 from signfade.learn.cell import CellPlan
+from signfade.learn.conduct import Conduct
 from signfade.learn.encode import Encoder, Sent, join
 from signfade.learn.received import Received
 from signfade.learn.task import Devices, Task
@@ -41,6 +43,8 @@ class Uplink:
         correlation: Between the devices' centred gradients, `[K, K]`; None where it was not asked for, there
             are more than 1000, or their gradients were not all held at once.
         loss: The devices' mean training loss, weighted by their shares.
+        weights: The model that was broadcast, `[M]`; None where nobody asks.
+        fresh: Whose gradient is at these weights, `[K]`; None if all are.
     """
 
     devices: Devices
@@ -49,6 +53,8 @@ class Uplink:
     truth: Tensor
     correlation: Tensor | None
     loss: float
+    weights: Tensor | None = None
+    fresh: NDArray[np.bool_] | None = None
 
 
 def choose_devices(count: int, participation: float, seed: int, round: int) -> Devices:
@@ -74,6 +80,7 @@ def collect(
     round: int,
     seed: int,
     gram: bool = False,
+    conduct: Conduct | None = None,
 ) -> Uplink:
     """Let the devices compute, encode and send.
 
@@ -90,6 +97,7 @@ def collect(
         seed: Seed of the run.
         gram: Whether to work out the correlation between devices, if there are at most 1000 and their
             gradients are all held at once.
+        conduct: What devices do besides: come late, feed back, lie; None where all do as they should.
     """
     method = encoder.method
     ideal = method.aggregator == "ideal"
@@ -102,13 +110,17 @@ def collect(
     chunk = max(1, _CHUNK_NUMBERS // task.size)
     for start in range(0, len(devices), chunk):
         rows = slice(start, start + chunk)
-        local = task.local_gradients(weights, devices[rows], round)
+        compute = task if conduct is None else conduct
+        local = compute.local_gradients(weights, devices[rows], round)
         losses.append(local.losses.double())
         truth += torch.mv(local.gradients.T, alpha[rows])
         if not bool(truth.isfinite().all()):
             raise Diverged("a gradient is not finite")
         if not ideal:
-            parts.append(encoder.encode(encoder.rotate(local.gradients, rotation_key)))
+            if conduct is None:
+                parts.append(encoder.encode(encoder.rotate(local.gradients, rotation_key)))
+            else:
+                parts.append(conduct.send(local.gradients, devices[rows], round, rotation_key))
         if gram and len(devices) <= min(chunk, _GRAM_DEVICES):
             inner = (local.gradients @ local.gradients.T).double()
             if not bool(inner.isfinite().all()):
@@ -119,11 +131,14 @@ def collect(
         return Uplink(devices, None, None, truth, None, loss)
     sent = join(parts)
     link = cell.link(devices, round)
+    if conduct is not None:
+        link = conduct.link(link, devices, round)
     correlation = None
     if inner is not None:
         correlation = correlation_of(inner, sent.mean[:, 0], encoder.size)
     received = _receive(sent, encoder, link, alpha, stream_keys(seed, "noise", round, devices))
-    return Uplink(devices, received, sent, truth, correlation, loss)
+    fresh = None if conduct is None else conduct.fresh(devices, round)
+    return Uplink(devices, received, sent, truth, correlation, loss, weights, fresh)
 
 
 def _receive(sent: Sent, encoder: Encoder, link: Link, alpha: Tensor, keys: np.ndarray) -> Received:

@@ -31,9 +31,9 @@ def find_rule(method: MethodSettings) -> Rule:
     """
     name = method.aggregator
     if name == "signsgd":
-        return lambda r: sign(_fused("vote", r, None, None, None))
+        return lambda r: sign(_fused("vote", r, None, None, r.trust))
     if name == "signsum":  # what signSGD would step along if its server kept the tally
-        return lambda r: _fused("vote", r, None, None, None)
+        return lambda r: _fused("vote", r, None, None, r.trust)
     if name in ELEMENTWISE:
         return lambda r: _fused(name, r, r.layer_mean, r.layer_scale, r.weights, method.form)
     if is_import_path(name):

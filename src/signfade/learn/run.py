@@ -12,11 +12,13 @@ from torch import Tensor
 
 from signfade.learn.cell import CellPlan, make_cell
 from signfade.learn.classify import one_thread
+from signfade.learn.conduct import make_conduct
+from signfade.learn.defence import make_defence
 from signfade.learn.encode import Encoder
 from signfade.learn.estimate import Estimator, rule_of
 from signfade.learn.round import Diverged, Uplink, choose_devices, collect
 from signfade.learn.step import make_step
-from signfade.learn.task import Task
+from signfade.learn.task import Evaluation, Task
 from signfade.learn.tasks import make_task
 from signfade.learn.watch import LossWatch
 from signfade.settings import VOTES, RunSettings
@@ -56,11 +58,15 @@ class Experiment:
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
         self._encoder = Encoder(settings.method, self.task.segments)
-        self._estimate = Estimator(rule, self._encoder, self.task.devices, settings.seed, self.cell)
+        defence = make_defence(settings, self._encoder, self.task.devices)
+        self._estimate = Estimator(rule, self._encoder, self.task.devices, settings.seed, self.cell, defence)
+        self._conduct = make_conduct(settings, self.task, self._encoder)
         self._step = make_step(settings.server, self.task.initial_weights(), self.task.step_unit)
         self._uplink_bits = 0
         self._downlink_bits = 0
         self._watch = LossWatch()
+        if self._conduct is not None:
+            self.warnings += self._conduct.notes()
 
     @property
     def parameters(self) -> int:
@@ -105,6 +111,10 @@ class Experiment:
     def _advance(self) -> dict[str, Any]:
         settings, t = self.settings, self.round
         devices = choose_devices(self.task.devices, settings.data.participation, settings.seed, t)
+        if self._conduct is not None:
+            devices = self._conduct.heard(devices, self._step.weights, t)
+            if len(devices) == 0:
+                return self._silence(t)
         uplink = collect(
             self.task,
             self._encoder,
@@ -114,14 +124,16 @@ class Experiment:
             round=t,
             seed=settings.seed,
             gram=settings.method.rotation != "none" or self._estimate.joint is not None,
+            conduct=self._conduct,
         )
         estimate, expected = self._estimate(uplink, t)
+        if self._conduct is not None and not self._conduct.predictable:
+            expected = None
         nmse, cosine = self._errors(uplink, estimate)
         self._downlink_bits += self._step.apply(estimate, t)
         self._uplink_bits += len(devices) * (self._estimate.device_bits + self.task.extra_bits)
         self.round += 1
-        looked = self.done or self.round % settings.eval.every == 0 or self.round in settings.eval.at
-        test = self.task.evaluate(self._step.weights) if looked else None
+        test = self._look()
         if (warning := self._watch.look(uplink.loss, self.round)) is not None:
             self.warnings.append(warning)
         return {
@@ -136,7 +148,31 @@ class Experiment:
             "downlink_bits": self._downlink_bits,
             "snr_db": snr_quantiles(uplink, self.cell),
             "devices": len(devices),
-            **({} if self._estimate.radio is None else self._estimate.radio.record),
+            **self._estimate.record,
+            **({} if self._conduct is None else self._conduct.record(devices, t)),
+        }
+
+    def _look(self) -> Evaluation | None:
+        """Evaluate the model if it is time to."""
+        at = self.settings.eval
+        looked = self.done or self.round % at.every == 0 or self.round in at.at
+        return self.task.evaluate(self._step.weights) if looked else None
+
+    def _silence(self, t: int) -> dict[str, Any]:
+        """Play a round in which nobody is heard: the server makes no step."""
+        assert self._conduct is not None
+        self.round += 1
+        test = self._look()
+        record: dict[str, Any] = dict.fromkeys(("train_loss", "nmse", "nmse_theory", "cosine", "snr_db"))
+        return {
+            "round": self.round,
+            **record,
+            "test_loss": test.loss if test else None,
+            "test_accuracy": test.accuracy if test else None,
+            "uplink_bits": self._uplink_bits,
+            "downlink_bits": self._downlink_bits,
+            "devices": 0,
+            **self._conduct.record(np.arange(0), t),
         }
 
     def _errors(self, uplink: Uplink, estimate: Tensor) -> tuple[float | None, float | None]:
@@ -153,7 +189,8 @@ class Experiment:
 
     def _parts(self) -> dict[str, Any]:
         """Everything with a state of its own."""
-        return {"step": self._step, "task": self.task, "watch": self._watch, **self._estimate.parts()}
+        parts = {"step": self._step, "task": self.task, "watch": self._watch, **self._estimate.parts()}
+        return parts if self._conduct is None else {**parts, **self._conduct.parts()}
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by name."""

@@ -110,8 +110,13 @@ def given_moments(
     *,
     weights: Numbers | None = None,
     scale: Numbers | None = None,
+    noise: float = 0.0,
 ) -> JointMoments:
     """`joint_moments` of any elementwise rule, told by what it makes of one bit.
+
+    With Gaussian noise before the sign, of deviation `noise * std`, the bit is that of a variable whose
+    correlation with the gradient is `c = 1/sqrt(1 + noise**2)`: `E[g_k * f_j]` has the factor c, and bits
+    correlate like variables of correlation `c**2 * r_kj`.
 
     Args:
         signal: `E[s*f]` of each device, `[K]`.
@@ -120,6 +125,7 @@ def given_moments(
         correlation: As in `joint_moments`.
         weights: As in `joint_moments`.
         scale: As in `joint_moments`.
+        noise: Of the sign.
 
     Returns:
         `JointMoments`.
@@ -128,18 +134,19 @@ def given_moments(
         >>> round(given_moments([0.5504], [0.5504], [1.0], [[1.0]]).nmse(), 3)
         0.65
     """
+    agreed = 1 / np.hypot(1, noise)
     first, second = np.atleast_1d(real("signal", signal)), np.atleast_1d(real("power", power))
     deviation, r, alpha = _devices(first, std, correlation, weights)
     used = np.sqrt(2 / np.pi) * deviation if scale is None else non_negative("scale", scale)
     estimate = alpha * used * first
-    bits = (2 / np.pi) * np.arcsin(r)
+    bits = (2 / np.pi) * np.arcsin(agreed**2 * r)
     np.fill_diagonal(bits, 0.0)
-    seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
+    seen = agreed * np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
     return JointMoments(
         energy=_energy(alpha * deviation, r),
         product=float(seen @ estimate),
         power=float(estimate @ bits @ estimate + ((alpha * used) ** 2 * second).sum()),
-        aligned=_aligned(estimate, r),
+        aligned=_aligned(agreed * estimate, r),
     )
 
 
@@ -189,7 +196,13 @@ def linear_moments(
 
 
 def vote_moments(
-    snr: Numbers, std: Numbers, correlation: Numbers, *, weights: Numbers | None = None
+    snr: Numbers,
+    std: Numbers,
+    correlation: Numbers,
+    *,
+    weights: Numbers | None = None,
+    agreement: float = 1.0,
+    noise: float = 0.0,
 ) -> JointMoments:
     """Moments of the majority vote on correlated devices: approximate, its cosine within 1 % from K = 20.
 
@@ -202,6 +215,8 @@ def vote_moments(
         std: Standard deviations of the gradients, `[K]`.
         correlation: Correlation between them, `[K, K]`.
         weights: `alpha_k` of the sum that the vote should resemble, `[K]`; ones if None.
+        agreement: `1 - 2p` where devices flip each bit with probability p.
+        noise: Of the sign, as in `given_moments`.
 
     Returns:
         `JointMoments` with power 1; `.best_scaled_nmse()` is what a vote can be judged by.
@@ -217,10 +232,12 @@ def vote_moments(
     energy = _energy(alpha * deviation, r)
     if energy == 0:
         return JointMoments(0.0, 0.0, 1.0)
-    right = np.atleast_1d(gain("high_snr", snr))
-    along = np.clip((r @ (alpha * deviation)) / np.sqrt(energy), -1, 1)  # correlation of g_k with the sum
+    right = agreement * np.atleast_1d(gain("high_snr", snr))
+    agreed = 1 / np.hypot(1, noise)
+    # Correlation with the sum of what the sign is taken of.
+    along = agreed * np.clip((r @ (alpha * deviation)) / np.sqrt(energy), -1, 1)
     rest = np.sqrt(np.maximum(1 - along**2, 1e-12))
-    partial = np.clip((r - np.outer(along, along)) / np.outer(rest, rest), -1, 1)
+    partial = np.clip((agreed**2 * r - np.outer(along, along)) / np.outer(rest, rest), -1, 1)
     bits = (2 / np.pi) * np.arcsin(partial)
     np.fill_diagonal(bits, 0.0)
     nodes, node_weights = special.roots_hermitenorm(_NODES)

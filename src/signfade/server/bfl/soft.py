@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from signfade._check import check_shape
 from signfade.server.bfl._inputs import (
     check_devices,
     check_gains,
@@ -39,6 +40,7 @@ def joint_sbfl(
     scale: Tensor,
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
+    agreement: Tensor | None = None,
 ) -> Tensor:
     """The best weighted sum of all devices' soft bits.
 
@@ -52,6 +54,8 @@ def joint_sbfl(
         scale: `E|g - mean|` of each device, `[K]`.
         correlation: Correlation between the devices' gradients, `[K, K]`, or a `LowRank` one.
         weights: `alpha_k`, `[K]`; ones if None.
+        agreement: `c_k = E[s_k * b_k]` of the sign and the bit that is sent for it, `[K]`, from -1 to 1; ones
+            if None.
 
     Returns:
         The estimate of `sum_k alpha_k * g_k`, `[M]`. With the identity as correlation it is `sbfl`.
@@ -70,7 +74,7 @@ def joint_sbfl(
     """
     check_link(y, h, sigma2)
     check_devices(mean, weights, *y.shape)
-    combine = joint_sbfl_weights(h, sigma2, scale, correlation, weights)
+    combine = joint_sbfl_weights(h, sigma2, scale, correlation, weights, agreement)
     soft = torch.tanh(half_llr(y.detach(), h, sigma2))
     return weighted_rows(soft, combine) + mean_term(mean, weights, y)
 
@@ -81,6 +85,7 @@ def joint_sbfl_weights(
     scale: Tensor,
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
+    agreement: Tensor | None = None,
 ) -> Tensor:
     """The K numbers of `joint_sbfl`: the estimate of the centred sum is `sum_k w_k * tanh(l_k)`.
 
@@ -101,7 +106,7 @@ def joint_sbfl_weights(
         docs/bfl.md.
     """
     rho = _rho(h, sigma2)
-    return solve_joint(rho, rho, scale, correlation, weights)[0]
+    return solve_joint(_told(rho, agreement), rho, scale, correlation, weights)[0]
 
 
 def joint_sbfl_gain(
@@ -110,6 +115,7 @@ def joint_sbfl_gain(
     scale: Tensor,
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
+    agreement: Tensor | None = None,
 ) -> float:
     """By how much `joint_sbfl` shrinks the sum on average; one minus it is its normalised error.
 
@@ -124,7 +130,7 @@ def joint_sbfl_gain(
         docs/bfl.md, "Undoing the shrinkage".
     """
     rho = _rho(h, sigma2)
-    return solve_joint(rho, rho, scale, correlation, weights)[1]
+    return solve_joint(_told(rho, agreement), rho, scale, correlation, weights)[1]
 
 
 def _rho(h: Tensor, sigma2: Tensor) -> Tensor:
@@ -135,3 +141,11 @@ def _rho(h: Tensor, sigma2: Tensor) -> Tensor:
     gamma = gamma.clamp_max(1e3)[:, None]  # where one minus it is below exp(-500)
     parts = [torch.tanh(part + part.sqrt() * _Z).square() @ _BELL for part in torch.split(gamma, _DEVICES)]
     return torch.cat(parts)
+
+
+def _told(rho: Tensor, agreement: Tensor | None) -> Tensor:
+    """`E[s * tanh(l)] = c * rho`, where tanh(l) is the soft bit of what was sent for s."""
+    if agreement is None:
+        return rho
+    check_shape("agreement", agreement, (len(rho),))
+    return agreement.detach().double().cpu() * rho

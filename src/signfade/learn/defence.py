@@ -1,0 +1,99 @@
+"""What the server does before it believes a round: bounds on the scalars, reliability of the devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from signfade.learn.encode import Encoder
+from signfade.learn.received import Received
+from signfade.learn.reliability import Reliability
+from signfade.learn.round import Uplink
+from signfade.server import ScalarState, bound_scalars, initial_scalars
+from signfade.settings import DefenceSettings, RunSettings
+
+__all__ = ["Defence", "make_defence"]
+
+
+class Defence:
+    """The defences of a run, with what they remember between rounds.
+
+    Args:
+        settings: Section `defence` of the configuration.
+        encoder: The device's half of the method.
+        population: Number of devices in the cell.
+        seed: Seed of the run.
+
+    Attributes:
+        reliability: What is learned about the devices; None where nothing is.
+        changed: Whether the last round was believed otherwise than it was received.
+    """
+
+    def __init__(self, settings: DefenceSettings, encoder: Encoder, population: int, seed: int) -> None:
+        self._settings = settings
+        self._scalars = initial_scalars(len(encoder.segments))
+        self._joint = encoder.method.aggregator == "bfl"
+        self.changed = False
+        self.reliability = Reliability(encoder, population, seed) if settings.reliability else None
+
+    def __call__(self, uplink: Uplink, received: Received, round: int) -> Received:
+        """Return what was received as far as it is to be believed.
+
+        Args:
+            uplink: The round: from whom, and the weights that were broadcast.
+            received: What was received.
+            round: Round, counted from 0.
+        """
+        before = received
+        if self._joint and self.reliability is not None:
+            _ = before.y  # the rule needs all signals at once, so they may as well be made now
+        if self._settings.bound_scales:
+            mean, scale, self._scalars = bound_scalars(self._scalars, before.layer_mean, before.layer_scale)
+            received = replace(received, layer_mean=mean, layer_scale=scale)
+            cut = not (torch.equal(mean, before.layer_mean) and torch.equal(scale, before.layer_scale))
+            self.changed = cut
+        if self.reliability is not None:
+            assert uplink.weights is not None
+            fresh = np.ones(len(received), dtype=bool) if uplink.fresh is None else uplink.fresh
+            trust = self.reliability.observe(received, uplink.devices, fresh, uplink.weights, round)
+            weights = (received.weights.double() * trust).to(received.weights)
+            received = replace(received, trust=trust, weights=weights)
+            self.changed = True
+        if "y" in before.__dict__:  # signals that have been made already are not made again
+            received.__dict__["y"] = before.y
+        return received
+
+    @property
+    def record(self) -> dict[str, list[float]]:
+        """What a round's record says: the smallest, the median and the largest reliability of all devices."""
+        if self.reliability is None:
+            return {}
+        trust = self.reliability.known.trust
+        places = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+        return {"reliability": [round(float(x), 4) for x in torch.quantile(trust, places)]}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what must be saved."""
+        saved = {"scalars": self._scalars.limits}
+        if self.reliability is not None:
+            saved |= {f"reliability.{name}": value for name, value in self.reliability.state().items()}
+        return saved
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` returned."""
+        self._scalars = ScalarState(state["scalars"])
+        if self.reliability is not None:
+            prefix = "reliability."
+            self.reliability.restore(
+                {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            )
+
+
+def make_defence(settings: RunSettings, encoder: Encoder, population: int) -> Defence | None:
+    """Return the defences of a run; None where there are none."""
+    if not (settings.defence.bound_scales or settings.defence.reliability):
+        return None
+    return Defence(settings.defence, encoder, population, settings.seed)
