@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ import pytest
 import torch
 
 from signfade.lab.config import ConfigError, load
-from signfade.learn import Experiment
+from signfade.learn import Experiment, make_cell
+from signfade.learn.encode import Encoder
+from signfade.learn.radio import Radio
+from signfade.learn.round import collect
+from signfade.learn.synthetic import GaussianTask
 from signfade.settings import AIR_RULES, RunSettings
+from signfade.uplink import Link
 
 from .conftest import settings
 from .test_run import play
@@ -85,6 +91,22 @@ def test_noise_is_learned_over_the_rounds() -> None:
     play(experiment)
     noise = experiment.state()["radio.noise"].numpy()
     assert np.abs(noise * 10 ** (np.array(snr_db) / 10) - 1).max() < 0.1
+
+
+def test_a_gain_that_was_lowered_stays_lowered() -> None:
+    """A device short of power comes with a smaller gain than the cell drew; pilots do not bring it back."""
+    options = settings(**PILOT, data__name="gaussian")
+    plan, encoder = make_cell(options.cell, 6, 0), Encoder(options.method, (300,))
+    everyone = np.arange(6)
+    task = GaussianTask(6, 300, 0)
+    uplink = collect(task, encoder, plan, torch.zeros(300), devices=everyone, round=2, seed=0)
+    assert uplink.received is not None
+    full = uplink.received.link
+    half = replace(uplink.received, link=Link(0.5 * full.h, full.sigma2))
+    heard = Radio(plan, encoder).hear(replace(uplink, received=half), 2).received
+    assert heard is not None
+    assert heard.air is not None
+    assert torch.allclose(heard.air.h, 0.5 * full.h)
 
 
 def test_defaults_leave_no_trace() -> None:

@@ -75,6 +75,21 @@ def test_a_device_sounds_the_same_whoever_else_does() -> None:
         assert torch.equal(few.pilot, everyone.pilot[some])
 
 
+@pytest.mark.parametrize("fading", ["gaussian", "rayleigh"])
+def test_a_device_short_of_power_sends_weaker_pilots_and_signs(fading: str) -> None:
+    """Without noise the estimate is the gain at that power; with noise the noise stays what it was."""
+    keys, zero = stream_keys(5, "pilots", 0, range(50)), torch.zeros(50, dtype=torch.float64)
+    quarter = torch.full((50,), 0.25, dtype=torch.float64)
+    weak = sound(fading, 50, zero, 2, generator(5, "fading"), keys, amplitude=quarter)
+    assert torch.allclose(weak.estimate(zero).h, draw_fading(fading, 50, generator(5, "fading")) / 4)
+    assert torch.allclose(weak.h, weak.pilot)
+    noise = torch.full((50,), 0.3, dtype=torch.float64)
+    loud, weak = (
+        sound("gaussian", 50, noise, 2, generator(5, "fading"), keys, amplitude=a) for a in (None, quarter)
+    )
+    assert torch.allclose(weak.pilot - weak.h, loud.pilot - loud.h)
+
+
 def test_more_pilots_of_the_same_stream_only_add() -> None:
     """Noise of the mean pilot falls as 1/P."""
     for pilots in (1, 16):

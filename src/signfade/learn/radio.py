@@ -116,6 +116,7 @@ class Radio:
             stream_keys(plan.seed, "pilots", round, devices),
             cell.rician_k,
             devices,
+            _amplitude(received.link.h, plan.link(devices, round).h),
         )
         received = replace(received, air=Link(sounding.h, sigma2))
         power = None
@@ -163,6 +164,11 @@ class Radio:
         if self._side is not None:
             named = {k.removeprefix("side_"): v for k, v in state.items() if k.startswith("side_")}
             self._side.restore(named)
+
+
+def _amplitude(heard: Tensor, drawn: Tensor) -> Tensor:
+    """Return what devices multiply their symbols by: a gain as it is over the one that the cell has drawn."""
+    return torch.where(drawn == 0, torch.ones_like(drawn), heard / drawn)
 
 
 def _resolved(received: Received, refined: Refined, passed: Tensor, turned: Tensor) -> Received:

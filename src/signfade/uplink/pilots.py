@@ -79,6 +79,7 @@ def sound(
     keys: NDArray[np.uint64],
     rician_k: float = 4.0,
     chosen: NDArray[np.int64] | None = None,
+    amplitude: Tensor | None = None,
 ) -> Sounding:
     """Draw the fading of a round and let devices send pilots over it.
 
@@ -93,6 +94,8 @@ def sound(
         keys: Keys of the pilots' noise streams, uint64 `[K]`.
         rician_k: Power of the direct path over the scattered ones, for "rician".
         chosen: Which devices send, `[K]`; all if None.
+        amplitude: What they multiply pilots and signs by, `[K]`, which the server does not know; ones if
+            None.
 
     Returns:
         A `Sounding`.
@@ -117,15 +120,16 @@ def sound(
 
     noise = standard_normal(keys, 2 * pilots).astype(np.float64).reshape(len(who), 2, pilots).mean(axis=2)
     noise *= sigma2.double().sqrt().numpy()[:, None]
+    sent = np.ones(len(who)) if amplitude is None else amplitude.double().numpy()
     if fading in ("gaussian", "none"):
         still = fading == "none"
-        h = (np.ones(devices) if still else generator.standard_normal(devices))[who]
+        h = sent * (np.ones(devices) if still else generator.standard_normal(devices))[who]
         centre = np.full(len(who), float(still))
         return _sounding(h, h + noise[:, 0], centre, 0.0 if still else 1.0, pilots)
     ratio = rician_k if fading == "rician" else 0.0
     real, imaginary = draw_phasors(devices, generator, ratio)[:, who]
     direct, variance = float(np.sqrt(ratio / (1 + ratio))), 1 / (2 * (1 + ratio))
-    gain = real + 1j * imaginary
+    gain = sent * (real + 1j * imaginary)
     seen = gain + noise[:, 0] + 1j * noise[:, 1]
     estimate = pilots * variance * seen + sigma2.double().numpy() * direct
     size = np.abs(estimate)
