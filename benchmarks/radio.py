@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +85,17 @@ def lost(code: PolarCode, h: torch.Tensor, snr: float, seed: int) -> float:
     return float((~send_coded(bits, code, h, sigma2, keys).passed).double().mean())
 
 
-def words(axis: Axes, count: int = 2000) -> None:
+def words(axes: Sequence[Axes], count: int = 2000) -> None:
     """Lost words at one SNR and over fading, measured and expected."""
     print("\n| payload | rate | coded bits | needs | lost at 10 dB | expected | lost at 20 dB | expected |")
     print("|---|---|---|---|---|---|---|---|")
+    h = draw_fading("gaussian", count, generator(1, "fading"))
     for payload, rate in CODES:
         code = PolarCode.of_rate(payload, rate)
         carried = payload + code.check
         needs = theory.threshold_snr(carried, code.length)
         cells = []
         for snr in (10.0, 100.0):
-            h = draw_fading("gaussian", count, generator(1, "fading"))
             expected = theory.block_error_faded(snr, carried, code.length)
             cells += [f"{100 * lost(code, h, snr, 1):.1f} %", f"{100 * expected:.1f} %"]
         rate_text = f"1/{round(1 / rate)}"
@@ -106,12 +106,18 @@ def words(axis: Axes, count: int = 2000) -> None:
         carried, style = payload + code.check, line_style(index)
         middle = 10 * math.log10(theory.threshold_snr(carried, code.length))
         fine, coarse = np.linspace(middle - 2, middle + 4, 100), np.arange(middle - 1, middle + 3.1, 0.8)
-        axis.semilogy(fine, theory.block_error(10 ** (fine / 10), carried, code.length), color=style.color)
+        axes[0].semilogy(fine, theory.block_error(10 ** (fine / 10), carried, code.length), color=style.color)
         measured = [lost(code, torch.ones(count), 10 ** (db / 10), 2) for db in coarse]
         label = f"{payload} bits, rate 1/{round(1 / rate)}"
-        axis.semilogy(coarse, measured, style.marker, color=style.color, label=label)
-    axis.set(title="Codewords lost at one SNR", xlabel="SNR in dB", ylim=(3e-4, 1))
-    axis.legend(fontsize=7)
+        axes[0].semilogy(coarse, measured, style.marker, color=style.color, label=label)
+        fine, coarse = np.linspace(-5, 30, 100), np.arange(-5, 31, 5)
+        expected = theory.outage(10 ** (middle / 10), 10 ** (fine / 10))
+        axes[1].semilogy(fine, expected, color=style.color)
+        measured = [lost(code, h, 10 ** (db / 10), 1) for db in coarse]
+        axes[1].semilogy(coarse, measured, style.marker, color=style.color)
+    axes[0].set(title="Codewords lost at one SNR", xlabel="SNR in dB", ylim=(3e-4, 1))
+    axes[1].set(title="Lost over fading", xlabel="mean SNR in dB", ylim=(5e-3, 1))
+    axes[0].legend(fontsize=7)
 
 
 def reference(count: int = 400) -> None:
@@ -139,8 +145,9 @@ def reference(count: int = 400) -> None:
         )
 
 
-def estimated(axis: Axes, links: int = 20_000) -> None:
+def estimated(axes: Sequence[Axes], links: int = 20_000) -> None:
     """Errors with pilots: theory, and simulated links."""
+    (axis,) = axes
     uses: tuple[theory.PilotUse, ...] = ("naive", "aware", "refined")
     print("\n| mean SNR | pilots | naive | simulated | aware | simulated | refined | simulated | known |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -190,8 +197,9 @@ def _error(guess: torch.Tensor, truth: torch.Tensor) -> float:
     return float((guess - truth).square().sum() / truth.square().sum())
 
 
-def together(axis: Axes, bandwidth_hz: float, rounds: int = 200, size: int = 400) -> None:
+def together(axes: Sequence[Axes], bandwidth_hz: float, rounds: int = 200, size: int = 400) -> None:
     """Normalised errors of the sum of 20 independent Gaussian gradients, by channel uses."""
+    (axis,) = axes
     devices = 20
     plan_ = make_cell(CellSettings(bandwidth_hz=bandwidth_hz), devices, seed=0)
     zero, scale = torch.zeros(devices), torch.full((devices,), math.sqrt(2 / math.pi))
@@ -302,18 +310,19 @@ def main() -> None:
     parser.add_argument("--only", choices=VARIANTS, action="append")
     options = parser.parse_args()
     bandwidth = load(options.config, options.set).cell.bandwidth_hz
-    links: dict[str, Callable[[Axes], None]] = {
-        "side_info": words,
-        "csi": estimated,
-        "access": lambda axis: together(axis, bandwidth),
+    links: dict[str, tuple[int, Callable[[Sequence[Axes]], None]]] = {
+        "side_info": (2, words),
+        "csi": (1, estimated),
+        "access": (1, lambda axes: together(axes, bandwidth)),
     }
     for switch in options.only or VARIANTS:
         print(f"\n## {switch}", flush=True)
         with figure_style():
-            figure = Figure(figsize=(10, 3.2), layout="constrained")
-            axes = figure.subplots(1, 3 if switch in links else 2, squeeze=False)[0]
-            if switch in links:
-                links[switch](axes[0])
+            panels, look = links.get(switch, (0, None))
+            figure = Figure(figsize=(3.4 * (panels + 2), 3.2), layout="constrained")
+            axes = figure.subplots(1, panels + 2, squeeze=False)[0]
+            if look is not None:
+                look(axes[:panels])
             if switch == "side_info":
                 reference()
             groups = training(switch, options)

@@ -24,7 +24,8 @@ from signfade.uplink import align
 
 __all__ = ["AirRule"]
 
-_TRIES = 4096
+_TRIES = 4096  # coordinates drawn for a prediction, fewer where there are very many devices
+_NUMBERS = 1 << 22
 
 
 class AirRule:
@@ -98,12 +99,13 @@ class AirRule:
         for layer, count in enumerate(received.segments):
             known = float(alpha @ received.layer_mean[:, layer].double())
             guess = self._read_layer(y, amplitude, received, layer) - known
-            explained += count * float(guess @ ((alpha * scale[:, layer]) @ signs)) / _TRIES
+            explained += count * float(guess @ ((alpha * scale[:, layer]) @ signs)) / len(noise)
         return explained / energy
 
     def _draws(self, received: Received, devices: int) -> tuple[Tensor, Tensor]:
         stream = generator(int(received.keys[0]) >> 1, "prediction")
-        draw = torch.from_numpy(stream.standard_normal((devices + 1, _TRIES)))
+        tries = max(64, min(_TRIES, _NUMBERS // devices))
+        draw = torch.from_numpy(stream.standard_normal((devices + 1, tries)))
         return sign(draw[:-1]), draw[-1]
 
     def _predict(self, uplink: Uplink, received: Received, amplitude: Tensor, factor: float) -> float | None:
@@ -118,12 +120,13 @@ class AirRule:
         alpha = received.weights.double()
         signs, noise = self._draws(received, len(alpha))
         std = sent.std[:, 0].double()
-        if self._method.rotation != "none" and uplink.correlation is not None:
-            if bit_agreement(self._method) < 1:  # signs are drawn here as they should be, not as they are
+        if self._method.rotation != "none":
+            # Devices may be correlated in ways nobody has counted, or send other signs than those drawn here.
+            if uplink.correlation is None or bit_agreement(self._method) < 1:
                 return None
             values, vectors = torch.linalg.eigh(uplink.correlation)
             stream = generator(int(received.keys[0]) >> 1, "correlated prediction")
-            draw = torch.from_numpy(stream.standard_normal((len(std), _TRIES)))
+            draw = torch.from_numpy(stream.standard_normal((len(std), len(noise))))
             g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw)
             guess = self._guess(sign(g), noise, amplitude, received)
             truth, shared = alpha @ g, g @ guess
@@ -138,8 +141,8 @@ class AirRule:
             guess = self._guess(signs, noise, amplitude, received)
             moments = theory.JointMoments(
                 energy=float(uplink.truth.double().square().mean()),
-                product=float(((alpha * kappa) @ signs) @ guess) / _TRIES,
-                power=float(guess @ guess) / _TRIES,
+                product=float(((alpha * kappa) @ signs) @ guess) / len(noise),
+                power=float(guess @ guess) / len(noise),
             )
         if moments.energy <= 0:
             return None
