@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EVERYTHING := $(VENV)/.everything
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Nothing that we install reports home.
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help setup demo test lint types bench clean
+.PHONY: help setup demo test lint types bench bench-peers clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,5 +53,17 @@ bench: $(READY)  ## speeds, as ratios measured in turn, also written to runs/ben
 	$(BIN)/python benchmarks/round.py --json runs/bench/round.json
 	$(BIN)/python benchmarks/processes.py --json runs/bench/processes.json
 
+# Simulators that would not share our environment get one of their own; what does not install is left out.
+$(PEERS)/.ready: constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check pfl==0.6.0 || \
+		echo "pfl did not install: it is left out"
+	@touch $@
+
+bench-peers: $(EVERYTHING) $(PEERS)/.ready  ## one round of the same job in Flower's simulation and pfl
+	@mkdir -p runs/bench
+	$(BIN)/python benchmarks/peers.py --json runs/bench/peers.json
+
 clean:  ## remove everything that make created
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache runs
+	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache runs
