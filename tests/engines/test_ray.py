@@ -185,6 +185,11 @@ def test_a_sharded_run_is_the_unsharded_one(
 
     with pytest.raises(ValueError, match="has a Ray cluster already"), choose.choose_crew("ray", 2, "a:1"):
         pass
+    with (
+        pytest.raises(ValueError, match="at most the cluster's 2 cores; got 3"),
+        choose.choose_crew("ray", 3),
+    ):
+        pass
     with choose.choose_crew("ray", 2) as make:
         train(run.settings, run.folder, on_round=heard, make_task=make)
     assert len(killed) == 1

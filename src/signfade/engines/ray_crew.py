@@ -39,10 +39,16 @@ def sharded(shards: int, address: str | None = None) -> Iterator[Callable[[RunSe
 
     Yields:
         What makes the task of a run, for `train`: its gradients are computed by the actors.
+
+    Raises:
+        ValueError: more shards than the cluster has cores, or no cluster.
     """
     if shards < 1:
         raise ValueError(f"shards must be 1 or more; got {shards}")
     with cluster(address, shards, _STORE) as ray:
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        if shards > cores:  # some would wait for ever
+            raise ValueError(f"shards must be at most the cluster's {cores} cores; got {shards}")
         crews: list[RayCrew] = []
 
         def make(settings: RunSettings) -> Task:
