@@ -71,7 +71,7 @@ def started_here(place: Path) -> set[str]:
 def test_ten_rounds_interrupted_and_resumed_are_the_simulators(tmp_path: Path) -> None:
     """One SuperLink, four SuperNodes, TLS and authentication: the simulator's weights to the last bit."""
     changes = ["rounds=10", "cell.perfect=true", "eval.every=5", "name=ten", "method.side_bits=8"]
-    command = [sys.executable, "-m", "signfade", "deploy", "--devices", "4", "--auth"]
+    command = [sys.executable, "-m", "signfade", "deploy", "--devices", "4", "--auth", "--timeout", "600"]
     command += ["--out", str(tmp_path), *(word for change in changes for word in ("--set", change))]
     folder = RunFolder(tmp_path / "ten-deploy")
     tagged = os.environ | {TAG: str(tmp_path)}

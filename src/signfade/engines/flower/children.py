@@ -64,6 +64,9 @@ class Children:
             for pid in left:
                 _send(pid, signal.SIGKILL)
             time.sleep(0.05)
+        for process in self._started:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
         self._started.clear()
 
     def alive(self) -> list[int]:

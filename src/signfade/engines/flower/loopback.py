@@ -114,6 +114,11 @@ class Loopback:
         self._children.stop()
 
     @property
+    def node_address(self) -> str:
+        """Where SuperNodes find the SuperLink."""
+        return self.address
+
+    @property
     def mark(self) -> str:
         """What all processes of the deployment carry in their environment."""
         return self._children.mark
@@ -171,7 +176,13 @@ class Loopback:
         port = self._node_ports[device] if device < len(self._node_ports) else free_ports(1)[0]
         if key is None and device < len(self._keys):
             key = self._keys[device]
-        command: list[str | Path] = ["flower-supernode", "--superlink", self.address, "--port", str(port)]
+        command: list[str | Path] = [
+            "flower-supernode",
+            "--superlink",
+            self.node_address,
+            "--port",
+            str(port),
+        ]
         command += ["--node-config", f"partition-id={device}"]
         if self.certificates is None:
             command.append("--insecure")

@@ -145,7 +145,6 @@ class OneBitStrategy(Strategy):
             raise ValueError(
                 f"server_round must be {self.station.round + 1}, the next one; got {server_round}"
             )
-        self.judge.late(self._exchange.late(grid), round)
         self._present = self._wait(grid)
         self._asked = self._choose(grid, round)
         words = ConfigRecord({**config, "server-round": server_round})
@@ -176,12 +175,18 @@ class OneBitStrategy(Strategy):
         return content
 
     def _wait(self, grid: Grid) -> set[int]:
-        """Wait until enough nodes are there: before the first round of a sitting all, later anybody."""
+        """Wait until enough nodes are free: before the first round of a sitting all, later anybody."""
         least, end = 1, time.monotonic() + self._timeout
         if not self._present:
             least = self.settings.data.devices if self._min_devices is None else self._min_devices
             end = time.monotonic() + self._connect_timeout
-        while len(nodes := set(grid.get_node_ids()) - self._exchange.busy) < least:
+        while True:
+            self.judge.late(
+                self._exchange.late(grid), self.station.round
+            )  # whoever answers late is free again
+            nodes = set(grid.get_node_ids()) - self._exchange.busy
+            if len(nodes) >= least:
+                break
             if time.monotonic() >= end:
                 if not nodes:
                     raise RunFailed(f"round {self.station.round + 1}: no device is connected")
