@@ -1,0 +1,141 @@
+"""Who is there: every device by its own law, late gradients at the weights they began with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from signfade.learn import Experiment
+from signfade.learn.presence import Presence
+from signfade.learn.synthetic import GaussianTask
+from signfade.learn.task import Devices, LocalGradients
+from signfade.settings import PresenceSettings
+from signfade.uplink import Link
+
+from .conftest import settings
+
+ALL = np.arange(40)
+
+
+class Echo(GaussianTask):
+    """Gradients that tell the weights and the round they were computed with."""
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        rows = torch.stack(
+            [torch.stack([weights[0], torch.tensor(float(round)), torch.tensor(float(k))]) for k in devices]
+        )
+        return LocalGradients(rows, torch.from_numpy(devices).float())
+
+
+def play(rounds: int, **options: float) -> tuple[Presence, list[np.ndarray]]:
+    presence = Presence(PresenceSettings(**options), 40, seed=3)
+    heard = []
+    for t in range(rounds):
+        presence.begin(torch.full((3,), float(t)), t)
+        heard.append(presence.heard(ALL, t))
+    return presence, heard
+
+
+def test_dropouts_are_as_frequent_as_said_and_anew_each_round() -> None:
+    _, heard = play(200, dropout=0.3)
+    counts = np.bincount(np.concatenate(heard), minlength=40)
+    deviation = math.sqrt(200 * 0.3 * 0.7)
+    assert abs(counts - 140).max() < 4.5 * deviation
+    assert abs(counts.sum() - 40 * 140) < 4 * math.sqrt(40) * deviation
+    assert all((np.diff(devices) > 0).all() for devices in heard)
+
+
+def test_a_late_device_is_busy_until_it_arrives() -> None:
+    """A cycle takes one round or, with probability p, s + 1: `1/(1 + p*s)` of all rounds bring a packet."""
+    late, staleness, rounds = 0.4, 3, 400
+    presence, heard = play(rounds, late=late, staleness=staleness)
+    share = np.concatenate(heard).size / (40 * rounds)
+    assert share == pytest.approx(1 / (1 + late * staleness), abs=0.01)  # 16,000 device-rounds
+    presence = Presence(PresenceSettings(late=late, staleness=staleness), 40, seed=3)
+    last_free = np.zeros(40, dtype=int)
+    for t in range(60):
+        presence.begin(torch.full((3,), float(t)), t)
+        now = presence.heard(ALL, t)
+        weights = torch.full((3,), float(t))
+        origin = presence.local_gradients(Echo(40, 3, 0), weights, now, t).gradients
+        began = origin[:, 1].numpy().astype(int)
+        assert set((t - began).tolist()) <= {0, staleness}
+        assert (origin[:, 0] == origin[:, 1]).all()  # the weights of the round it began in
+        assert origin[:, 2].tolist() == now.tolist()
+        assert (began == last_free[now]).all()  # it began as soon as it was free
+        assert presence.late(now, t).tolist() == (began < t).tolist()
+        last_free[now] = t + 1
+
+
+def test_who_is_not_asked_does_not_begin_but_may_arrive() -> None:
+    presence = Presence(PresenceSettings(late=1.0, staleness=2), 5, seed=0)
+    asked = [np.array([1, 3]), np.array([0, 1]), np.array([2]), np.array([0])]
+    heard = []
+    for t, who in enumerate(asked):
+        presence.begin(torch.zeros(1), t)
+        heard.append(presence.heard(who, t).tolist())
+    assert heard == [[], [], [1, 3], [0]]
+
+
+def test_weights_nobody_works_on_are_forgotten() -> None:
+    presence, _ = play(30, late=0.5, staleness=4)
+    assert len(presence.state()["rounds"]) == 5
+
+
+def test_less_power_is_a_smaller_gain() -> None:
+    presence = Presence(PresenceSettings(limited=0.25, backoff_db=20.0), 4000, seed=1)
+    link = Link(torch.full((4000,), -2.0), torch.ones(4000))
+    limited = presence.limit(link, np.arange(4000), 7)
+    assert sorted(set(limited.h.tolist())) == pytest.approx([-2.0, -0.2])
+    short = (limited.h > -1).double().mean()
+    assert abs(float(short) - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 4000)
+    assert torch.equal(limited.sigma2, link.sigma2)
+    some = np.array([5, 77, 1234])
+    assert torch.equal(presence.limit(Link(link.h[:3], link.sigma2[:3]), some, 7).h, limited.h[some])
+
+
+def test_a_round_in_which_nobody_is_heard_changes_nothing() -> None:
+    experiment = Experiment(settings(rounds=4, presence__late=1.0, presence__staleness=2, eval__every=1))
+    before = experiment.weights.clone()
+    first = experiment.advance()
+    assert first["devices"] == 0
+    assert first["train_loss"] is None
+    assert first["uplink_bits"] == first["downlink_bits"] == 0
+    assert first["test_accuracy"] is not None
+    assert torch.equal(experiment.weights, before)
+    experiment.advance()
+    third = experiment.advance()
+    assert third["devices"] == 6
+    assert third["late"] == 6
+    assert not torch.equal(experiment.weights, before)
+
+
+def test_bits_and_links_are_those_of_the_devices_heard() -> None:
+    records = []
+    experiment = Experiment(settings(rounds=8, presence__dropout=0.5))
+    while not experiment.done:
+        records.append(experiment.advance())
+    bits = np.diff([0, *(record["uplink_bits"] for record in records)])
+    assert bits.tolist() == [record["devices"] * (650 + 64) for record in records]
+    assert len({record["devices"] for record in records}) > 1
+
+
+def test_theory_knows_who_is_there_and_with_what_power() -> None:
+    rounds = 30
+    experiment = Experiment(
+        settings(
+            rounds=rounds,
+            data__name="gaussian",
+            data__size=4000,
+            presence__dropout=0.3,
+            presence__late=0.3,
+            presence__limited=0.5,
+            cell__snr_db=5.0,
+        )
+    )
+    records = [experiment.advance() for _ in range(rounds)]
+    ratio = np.array([r["nmse"] / r["nmse_theory"] for r in records if r["nmse"] is not None])
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(len(ratio))
