@@ -17,6 +17,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,13 @@ class Candidate:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
         paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.name = name
+        # A pipe that nobody reads would fill and block.
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._complaints,
             text=True,
             env=os.environ | quiet | {"PYTHONPATH": paths},
         )
@@ -119,11 +122,12 @@ class Candidate:
     def end(self) -> str:
         """End the process; return the last line it complained in."""
         try:
-            _, complaint = self._process.communicate(timeout=60)
+            self._process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return "it did not end"
-        return (complaint.strip().splitlines() or ["no reason given"])[-1]
+        self._complaints.seek(0)
+        return (self._complaints.read().strip().splitlines() or ["no reason given"])[-1]
 
 
 def start(peers: str, wanted: list[str]) -> tuple[dict[str, Candidate], dict[str, list[float]]]:

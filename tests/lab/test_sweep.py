@@ -233,3 +233,8 @@ def test_a_sweep_that_grows_keeps_its_runs() -> None:
     large = plan_sweep({"grid": {"server.step": [0.2, 0.1]}, "seeds": 2})
     assert small.runs[0].planned in [run.planned for run in large.runs]
     assert resolve({"server.step": 0.1}) == small.runs[0].planned.settings
+
+
+def test_the_example_is_a_valid_sweep() -> None:
+    example = Path(__file__).parents[2] / "examples" / "sweep.toml"
+    assert len(read_sweep(example).runs) > 1

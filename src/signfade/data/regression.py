@@ -184,6 +184,7 @@ class RegressionData:
             matrix.addmm_(rows.T, rows)
             moment.addmv_(rows.T, labels)
             energy += float(labels @ labels)
+            del X, z, rows, labels  # before the next are drawn
         return matrix, moment, energy
 
     @cached_property

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.server.bfl.lowrank import LowRank, leading, mapped, valid_low_rank
+
+Float64 = NDArray[np.float64]
 
 _SWEEPS = 10  # of filling in the diagonal; the off-diagonal result settles to 1e-3 in about five
 _EIGH_LIMIT = 200  # devices up to which all eigenvalues are cheaper than a subspace iteration
@@ -20,39 +24,44 @@ _LARGEST_RANK = 32
 _ROWS = 4096  # devices whose signals are in double precision at a time
 
 
-def shrink_bits(bits: Tensor, precision: Tensor) -> Tensor:
+def shrink_bits(bits: Float64, precision: Float64) -> Float64:
     """Shrink measured correlations, `[K, K]` with a zero diagonal, of variance `1/(p_k * p_j)`.
 
     p is the `precision`, `[K]`.
     """
     devices = len(bits)
-    root = precision.sqrt()
-    weight = root[:, None] * root[None, :]
+    root = np.sqrt(precision)
+    weight = np.outer(root, root)
     seen = bits * weight
     squares = _off_diagonal_squares(precision)
     edge = _noise_edge(devices, precision)
     shared = _shrink_common(float((seen * weight).sum()), squares)
     if devices <= 2:
-        return torch.full_like(bits, shared)
-    diagonal = torch.zeros(devices, dtype=torch.float64)
+        return np.full_like(bits, shared)
+    diagonal = np.zeros(devices)
     start: Tensor | None = None
-    for _ in range(_SWEEPS):
+    for sweep in range(_SWEEPS):
         rest = seen - shared * weight
-        rest.diagonal().copy_(diagonal)
+        np.fill_diagonal(rest, diagonal)
         if devices <= _EIGH_LIMIT:
-            values, vectors = torch.linalg.eigh(rest)
+            values, vectors = np.linalg.eigh(rest)
         else:
-            sweeps = 6 if start is None else 2
-            vectors, values = leading(rest.matmul, devices, _LARGEST_RANK, sweeps, start)
-            start = vectors
-        kept = values.abs() > edge
+            found = leading(
+                torch.from_numpy(rest).matmul, devices, _LARGEST_RANK, 6 if sweep == 0 else 2, start
+            )
+            start = found[0]
+            vectors, values = found[0].numpy(), found[1].numpy()
+        kept = np.abs(values) > edge
         values, vectors = values[kept], vectors[:, kept]
+        if len(values) == 0 and not diagonal.any():
+            break  # pure noise, and so it would be again
         structure = (vectors * _least_squares(values, edge)) @ vectors.T
-        diagonal = structure.diagonal().clone()
-        structure.fill_diagonal_(0.0)
+        diagonal = structure.diagonal().copy()
+        np.fill_diagonal(structure, 0.0)
         shared = _shrink_common(float(((seen - structure) * weight).sum()), squares)
     factors, sizes = _loadings(values, vectors, edge, precision)
-    return shared + (factors * sizes) @ factors.T
+    shrunk: Float64 = shared + (factors * sizes) @ factors.T
+    return shrunk
 
 
 def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, largest: float) -> LowRank:
@@ -63,8 +72,8 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
     rows = y * factor.to(y)[:, None]
     squares_of = [part.double().square().sum(dim=1) for part in torch.split(rows, _ROWS)]
     power = torch.cat(squares_of) / math.sqrt(size)
-    edge = _noise_edge(devices, precision)
-    squares = _off_diagonal_squares(precision)
+    edge = _noise_edge(devices, precision.numpy())
+    squares = _off_diagonal_squares(precision.numpy())
 
     def seen(x: Tensor) -> Tensor:
         return (rows @ (rows.T @ x.to(rows)) / math.sqrt(size)).double() - power[:, None] * x
@@ -84,11 +93,13 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
         start = vectors
         kept = values.abs() > edge
         values, vectors = values[kept], vectors[:, kept]
-        sizes = _least_squares(values, edge)
+        sizes = torch.from_numpy(_least_squares(values.numpy(), edge))
         diagonal = vectors.square() @ sizes
         explained = (root @ vectors).square() @ sizes - precision @ diagonal
         shared = _shrink_common(total - float(explained), squares)
-    factors, sizes = _loadings(values, vectors, edge, precision)
+    factors, sizes = map(
+        torch.from_numpy, _loadings(values.numpy(), vectors.numpy(), edge, precision.numpy())
+    )
     if shared != 0:
         factors = torch.cat((factors, torch.ones(devices, 1, dtype=torch.float64)), dim=1)
         sizes = torch.cat((sizes, torch.tensor([shared], dtype=torch.float64)))
@@ -99,8 +110,8 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
     return valid_low_rank(mapped(LowRank(factors, sizes), sine), largest)
 
 
-def _off_diagonal_squares(precision: Tensor) -> float:
-    return float(precision.sum().square() - precision.square().sum())
+def _off_diagonal_squares(precision: Float64) -> float:
+    return float(precision.sum() ** 2 - (precision**2).sum())
 
 
 def _shrink_common(product: float, squares: float) -> float:
@@ -117,25 +128,25 @@ def _shrink_common(product: float, squares: float) -> float:
     return value * math.sqrt(1 - 4 * variance / value**2) * 0.1 / (0.1 + variance)
 
 
-def _noise_edge(devices: int, precision: Tensor) -> float:
+def _noise_edge(devices: int, precision: Float64) -> float:
     """Where the eigenvalues of pure noise end, with room for their fluctuation at small K."""
     # precision is at most sqrt(M); the second term is what sample covariances have beyond a Wigner matrix.
     return (2 * math.sqrt(devices) + devices / float(precision.max())) * (1 + math.pow(devices, -2 / 3))
 
 
-def _least_squares(values: Tensor, edge: float) -> Tensor:
+def _least_squares(values: Float64, edge: float) -> Float64:
     """The eigenvalues that bring the kept eigenvectors' matrix closest to the truth."""
-    return values.sign() * (values.square() - edge**2).sqrt()
+    found: Float64 = np.sign(values) * np.sqrt(values**2 - edge**2)
+    return found
 
 
-def _loadings(values: Tensor, vectors: Tensor, edge: float, precision: Tensor) -> tuple[Tensor, Tensor]:
+def _loadings(values: Float64, vectors: Float64, edge: float, precision: Float64) -> tuple[Float64, Float64]:
     """Undo the scaling of kept eigenvectors: each device's entry is shrunk by the evidence it had.
 
     An entry divided by `sqrt(p_k)` is a loading with error variance `1/(e**2 * p_k)`; the loadings' own
     variance is what the eigenvector has beyond its error, averaged over devices.
     """
-    true = (values.abs() + (values.square() - edge**2).sqrt()) / 2
-    signal = (1 - len(vectors) / true.square()).clamp_min(0.02) / precision.sum()
-    error = 1 / (true.square()[None, :] * precision[:, None])
-    shrunk = vectors / precision.sqrt()[:, None] * (signal / (signal + error))
-    return shrunk, values.sign() * true
+    true = (np.abs(values) + np.sqrt(values**2 - edge**2)) / 2
+    signal = np.maximum(1 - len(vectors) / true**2, 0.02) / precision.sum()
+    error = 1 / (true**2 * precision[:, None])
+    return vectors / np.sqrt(precision)[:, None] * (signal / (signal + error)), np.sign(values) * true

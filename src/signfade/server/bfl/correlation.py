@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
-from signfade.server.bfl._inputs import check_gains, check_link
+from signfade.server.bfl._inputs import check_link
 from signfade.server.bfl._pairs import pair_sums
-from signfade.server.bfl._shrink import shrink_bits, shrink_bits_low_rank
+from signfade.server.bfl._shrink import Float64, shrink_bits, shrink_bits_low_rank
 from signfade.server.bfl.lowrank import LowRank
 
 __all__ = [
@@ -142,18 +144,19 @@ def smooth_correlation(
         raise ValueError(f"drift must be non-negative; got {drift}")
     measured, precision = _measure(y, h, sigma2)
     heard = _identities(devices, len(y), len(state.bits))
-    past = state.evidence.double()
-    past = torch.zeros_like(past) if math.isinf(drift) else past / (1 + drift * past)
-    bits, evidence = state.bits.double().clone(), past.clone()
-    pairs = (heard[:, None], heard[None, :])
-    new = precision[:, None] * precision[None, :]
-    total = past[pairs] + new
-    bits[pairs] = (past[pairs] * bits[pairs] + new * measured) / total
-    bits.fill_diagonal_(0.0)
-    evidence[pairs] = total
-    evidence.fill_diagonal_(0.0)
+    # NumPy: on matrices this small a call of torch costs several times one of NumPy.
+    bits = state.bits.detach().cpu().double().clone().numpy()
+    evidence = state.evidence.detach().cpu().double().numpy()
+    evidence = np.zeros_like(evidence) if math.isinf(drift) else evidence / (1 + drift * evidence)
+    pairs = np.ix_(heard, heard)
+    past, new = evidence[pairs], np.outer(precision, precision)
+    bits[pairs] = (past * bits[pairs] + new * measured) / (past + new)
+    evidence[pairs] = past + new
+    np.fill_diagonal(bits, 0.0)
+    np.fill_diagonal(evidence, 0.0)
     result = _to_correlation(shrink_bits(bits[pairs], _rank_one(evidence[pairs])))
-    return result, CorrelationState(bits.to(state.bits), evidence.to(state.evidence))
+    new_state = (torch.from_numpy(bits).to(state.bits), torch.from_numpy(evidence).to(state.evidence))
+    return result, CorrelationState(*new_state)
 
 
 def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowRank:
@@ -187,69 +190,66 @@ def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowR
     if rank < 1:
         raise ValueError(f"rank must be at least 1; got {rank}")
     check_finite("y", y)
-    factor, ratio = _unit_power(y, h, sigma2)
+    factor, ratio = map(torch.from_numpy, _unit_power(h, sigma2))
     return shrink_bits_low_rank(y.detach(), factor, ratio, rank, _LARGEST_BIT)
 
 
-def _unit_power(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Tensor, Tensor]:
+def _unit_power(h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
     """Return what scales y to unit power and positive gain, and `|h|/sqrt(E[y**2])`; both `[K]`."""
-    gain = h.detach().double().cpu()
-    root = (gain.square() + sigma2.detach().double().cpu()).sqrt()
-    alive = gain != 0
-    factor = torch.where(alive, gain.sign() / root.clamp_min(1e-150), torch.zeros_like(root))
-    ratio = torch.where(alive, gain.abs() / root.clamp_min(1e-150), torch.zeros_like(root))
-    return factor, ratio.clamp_min(_LEAST_GAIN)
+    gain = h.detach().cpu().double().numpy()
+    root = np.maximum(np.sqrt(gain**2 + sigma2.detach().cpu().double().numpy()), 1e-150)
+    return np.sign(gain) / root, np.maximum(np.abs(gain) / root, _LEAST_GAIN)
 
 
-def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Tensor, Tensor]:
+def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
     """Return b, `[K, K]` with a zero diagonal, and p, `[K]`: b_kj has the variance `1/(p_k * p_j)`."""
     check_link(y, h, sigma2)
-    check_gains(h, sigma2, len(y))
     devices, size = y.shape
     if devices > _DENSE_LIMIT:
         raise ValueError(f"y must have at most {_DENSE_LIMIT} devices; for {devices} use learn_low_rank")
     if size == 0:
         raise ValueError("y must have at least one coordinate")
-    factor, ratio = _unit_power(y, h, sigma2)
+    factor, ratio = _unit_power(h, sigma2)
     products = pair_sums(y)
     check_finite("y", products)
-    scaled = products * (factor[:, None] * factor[None, :]) / size
-    bits = scaled / (ratio[:, None] * ratio[None, :])
-    bits.fill_diagonal_(0.0)
-    return bits, ratio.square() * math.sqrt(size)
+    scale = factor / ratio
+    bits = products.numpy() * np.outer(scale, scale) / size
+    np.fill_diagonal(bits, 0.0)
+    return bits, ratio**2 * math.sqrt(size)
 
 
-def _identities(devices: Tensor | None, heard: int, population: int) -> Tensor:
+def _identities(devices: Tensor | None, heard: int, population: int) -> NDArray[np.int64]:
     if devices is None:
         devices = torch.arange(heard)
     check_shape("devices", devices, (heard,))
-    devices = devices.detach().cpu().long()
-    if len(set(devices.tolist())) != heard or bool(((devices < 0) | (devices >= population)).any()):
+    found: NDArray[np.int64] = devices.detach().cpu().long().numpy()
+    if len(np.unique(found)) != heard or found.min() < 0 or found.max() >= population:
         raise ValueError(
-            f"devices must be {heard} distinct numbers below {population}; got {devices.tolist()[:9]}"
+            f"devices must be {heard} distinct numbers below {population}; got {found.tolist()[:9]}"
         )
-    return devices
+    return found
 
 
-def _rank_one(evidence: Tensor) -> Tensor:
+def _rank_one(evidence: Float64) -> Float64:
     """Return p, `[K]`, with `p_k * p_j` close to the evidence off the diagonal: least squares of logs."""
     devices = len(evidence)
     if devices == 1:
-        return torch.ones(1, dtype=torch.float64)
-    logs = evidence.clamp_min(1e-12).log()
-    logs.fill_diagonal_(0.0)
-    rows = logs.sum(dim=1)
-    if devices == 2:
-        return (rows / 2).exp()
-    return ((rows - rows.sum() / (2 * (devices - 1))) / (devices - 2)).exp()
+        return np.ones(1)
+    logs = np.log(np.maximum(evidence, 1e-12))
+    np.fill_diagonal(logs, 0.0)
+    rows = logs.sum(axis=1)
+    if devices > 2:
+        rows = 2 * (rows - rows.sum() / (2 * (devices - 1))) / (devices - 2)
+    root: Float64 = np.exp(rows / 2)
+    return root
 
 
-def _to_correlation(bits: Tensor, floor: float = 1e-2) -> Tensor:
+def _to_correlation(bits: Float64, floor: float = 1e-2) -> Tensor:
     """Map the bits' correlations to the gradients' and to a valid correlation matrix.
 
     Negative eigenvalues are raised to `floor` and the diagonal is scaled back to one, until both hold.
     """
-    matrix = torch.sin((math.pi / 2) * bits.clamp(-_LARGEST_BIT, _LARGEST_BIT))
+    matrix = torch.from_numpy(np.sin((math.pi / 2) * np.clip(bits, -_LARGEST_BIT, _LARGEST_BIT)))
     matrix.fill_diagonal_(1.0)
     eye = torch.eye(len(matrix), dtype=torch.float64)
     for _ in range(50):
