@@ -1,11 +1,14 @@
 """The base station: from faded, noisy bits to the posterior mean of the summed gradient, and the step."""
 
 from signfade.server.bfl import (
+    CorrelationState,
     LowRank,
     bfl,
     device_bfl,
     factor_bfl,
     fit_factor,
+    gibbs_bfl,
+    initial_correlation,
     joint_blmmse,
     joint_gain,
     joint_sbfl,
@@ -15,6 +18,7 @@ from signfade.server.bfl import (
     learn_correlation,
     learn_low_rank,
     private_part,
+    smooth_correlation,
 )
 from signfade.server.blmmse import blmmse, blmmse_covariance
 from signfade.server.flipped import flipped_link, flipped_llr
@@ -37,6 +41,7 @@ from signfade.server.update import (
 from signfade.server.vote import detect, majority_vote
 
 __all__ = [
+    "CorrelationState",
     "LowRank",
     "ReliabilityState",
     "SBFLNetwork",
@@ -54,8 +59,10 @@ __all__ = [
     "flipped_link",
     "flipped_llr",
     "gather_evidence",
+    "gibbs_bfl",
     "high_snr",
     "ideal",
+    "initial_correlation",
     "initial_reliability",
     "initial_scalars",
     "initial_state",
@@ -74,6 +81,7 @@ __all__ = [
     "private_part",
     "sbfl",
     "sign_downlink_update",
+    "smooth_correlation",
     "superposed_vote",
     "zero_forcing",
 ]
