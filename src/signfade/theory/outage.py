@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import get_args
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from signfade._check import check_choice
 from signfade.theory._numbers import Array, Numbers, common_shape, non_negative, plain
@@ -172,6 +172,8 @@ def outage(
     if fading == "rayleigh":
         return plain(-np.expm1(-ratio))
     if fading == "rician":
+        from scipy import stats  # takes a second to load, and few runs need it
+
         return plain(stats.ncx2.cdf(2 * (1 + factor) * ratio, 2, 2 * factor))
     return plain(np.where(ratio > 1, 1.0, 0.0))
 

@@ -17,7 +17,6 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
-from scipy.stats import qmc
 
 from signfade.kernels.threads import available_threads, run_ranges
 
@@ -119,6 +118,8 @@ def _sampled(correlation: Array, points: int) -> tuple[Array, Array]:
     """
     d = len(correlation)
     root = np.linalg.cholesky(correlation + 1e-9 * np.eye(d))
+    from scipy.stats import qmc  # takes a second to load, and few runs need it
+
     uniform = qmc.Sobol(d - 1, scramble=True, rng=np.random.default_rng(d)).random_base2(int(np.log2(points)))
     uniform = np.clip(uniform, 1e-12, 1 - 1e-12)
     probability, mean = np.zeros(2**d), np.zeros((d, 2**d))
