@@ -1,6 +1,7 @@
-"""The compiled half of `rotate`: a Walsh-Hadamard transform in two passes over the cache, on one thread.
+"""The compiled half of `rotate`: a Walsh-Hadamard transform in few passes over the cache, on one thread.
 
 Callers cut the work into ranges and hand them to Python threads; no number depends on where the cuts are.
+Three stages at a time on vectors of eight: a number is loaded once for eight that it meets.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -10,14 +11,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from signfade.device._eights import WIDTH, lane_butterflies, load, negative, store
+
 STRIP = 128  # columns at a time in the second pass: long loops that still fit the cache
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def within_blocks(source, signs, flip, out, block, first, last):
-    """Transform blocks first ... last - 1 of all devices: copy, flip signs, pad with zeros, butterflies.
+@njit(nogil=True, cache=True)
+def within_blocks(source, signs, flip, scale, out, block, first, last):
+    """Transform blocks first ... last - 1 of all devices: copy, pad with zeros, butterflies.
 
-    `source` [K, size] is left alone; `out` [K, n] with n a multiple of `block`, a power of two.
+    With `flip` signs and scale come first. `source` [K, size] is left alone; `out` is [K, n] with n a multiple
+    of `block`, a power of two.
     """
     size = source.shape[1]
     blocks = out.shape[1] // block
@@ -29,7 +33,7 @@ def within_blocks(source, signs, flip, out, block, first, last):
         if flip:
             sign = signs[begin : begin + given]
             for i in range(given):
-                row[i] = taken[i] * sign[i]
+                row[i] = taken[i] * (scale * sign[i])
         else:
             for i in range(given):
                 row[i] = taken[i]
@@ -37,37 +41,12 @@ def within_blocks(source, signs, flip, out, block, first, last):
         _butterflies(row, block)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _butterflies(row, block):
-    step = 1
-    while step * 4 <= block:  # two stages at a time: half the trips to memory
-        if step == 1:
-            for i in range(0, block, 4):
-                a, b, c, d = row[i], row[i + 1], row[i + 2], row[i + 3]
-                e, f, g, h = a + b, a - b, c + d, c - d
-                row[i], row[i + 1], row[i + 2], row[i + 3] = e + g, f + h, e - g, f - h
-        else:
-            for begin in range(0, block, 4 * step):
-                p = row[begin : begin + step]
-                q = row[begin + step : begin + 2 * step]
-                r = row[begin + 2 * step : begin + 3 * step]
-                s = row[begin + 3 * step : begin + 4 * step]
-                for i in range(step):
-                    a, b, c, d = p[i], q[i], r[i], s[i]
-                    e, f, g, h = a + b, a - b, c + d, c - d
-                    p[i], q[i], r[i], s[i] = e + g, f + h, e - g, f - h
-        step *= 4
-    if step < block:
-        for i in range(step):
-            a, b = row[i], row[step + i]
-            row[i], row[step + i] = a + b, a - b
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def across_blocks(middle, factor, signs, flip, scale, out, block, first, last):
+@njit(nogil=True, cache=True)
+def across_blocks(middle, factor, codes, signs, flip, scale, out, block, first, last):
     """Transform across the blocks, strip by strip of columns, and write `out` [K, size].
 
-    The n/block rows of a device are seen as [p, R]: Walsh-Hadamard over R, then the dense `factor` [p, p].
+    The n/block rows of a device are seen as [p, R]: Walsh-Hadamard over R, then the dense `factor` [p, p],
+    which `codes` tells in another way. `middle` and `out` may be the same.
     """
     size = out.shape[1]
     rows = middle.shape[1] // block
@@ -75,24 +54,29 @@ def across_blocks(middle, factor, signs, flip, scale, out, block, first, last):
     inner = rows // order
     width = min(STRIP, block)
     strips = block // width
-    taken = np.empty((rows, width), out.dtype)
-    mixed = np.empty((rows, width), out.dtype)
+    taken = np.empty(rows * width, out.dtype)
+    mixed = np.empty(rows * width if order > 1 else 0, out.dtype)
+    table = np.empty(order * 4 * WIDTH, out.dtype)
     for task in range(first, last):
         device, begin = task // strips, (task % strips) * width
         for row in range(rows):
             source = middle[device, row * block + begin : row * block + begin + width]
-            target = taken[row]
+            target = taken[row * width : (row + 1) * width]
             for i in range(width):
                 target[i] = source[i]
-        _rows(taken, order, inner, width)
+        for group in range(order):
+            _stages(taken[group * inner * width : (group + 1) * inner * width], width, inner * width)
         result = taken
         if order > 1:
-            _mix(taken, factor, mixed, order, inner, width)
+            if width < WIDTH:
+                _mix_plainly(taken, factor, mixed, order, inner * width)
+            else:
+                _mix(taken, codes, table, mixed, order, inner * width)
             result = mixed
         for row in range(rows):
             start = row * block + begin
             given = max(0, min(width, size - start))
-            source = result[row]
+            source = result[row * width : row * width + given]
             target = out[device, start : start + given]
             if flip:
                 sign = signs[start : start + given]
@@ -100,58 +84,137 @@ def across_blocks(middle, factor, signs, flip, scale, out, block, first, last):
                     target[i] = source[i] * (scale * sign[i])
             else:
                 for i in range(given):
-                    target[i] = source[i] * scale
+                    target[i] = source[i]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _rows(taken, order, inner, width):
-    for group in range(order):
-        base = group * inner
-        step = 1
-        while step < inner:
-            for begin in range(base, base + inner, 2 * step):
-                for row in range(begin, begin + step):
-                    upper, lower = taken[row], taken[row + step]
-                    for i in range(width):
-                        a, b = upper[i], lower[i]
-                        upper[i], lower[i] = a + b, a - b
+@njit(nogil=True, cache=True)
+def whole_devices(source, factor, codes, signs, inverse, scale, out, block, first, last):
+    """Transform devices first ... last - 1 one by one: what is between the passes stays in the cache."""
+    n = max(source.shape[1], out.shape[1])
+    rows = n // block
+    middle = np.empty((1, n if inverse else 0), out.dtype)
+    strips = block // min(STRIP, block)
+    for device in range(first, last):
+        row = out[device : device + 1]
+        between = middle if inverse else row
+        within_blocks(source[device : device + 1], signs, not inverse, scale, between, block, 0, rows)
+        across_blocks(between, factor, codes, signs, inverse, scale, row, block, 0, strips)
+
+
+@njit(nogil=True, cache=True)
+def _butterflies(row, block):
+    if block >= WIDTH:
+        for i in range(0, block, WIDTH):
+            store(row, i, lane_butterflies(load(row, i)))
+        _stages(row, WIDTH, block)
+    else:
+        _stages(row, 1, block)
+
+
+@njit(nogil=True, cache=True)
+def _stages(x, step, size):
+    """All stages from `step` on, of a transform of `size` entries."""
+    if step < WIDTH:
+        while step < size:
+            for begin in range(0, size, 2 * step):
+                for i in range(begin, begin + step):
+                    a, b = x[i], x[i + step]
+                    x[i], x[i + step] = a + b, a - b
             step *= 2
+        return
+    while 8 * step <= size:
+        _three_stages(x, step, size)
+        step *= 8
+    if 4 * step <= size:
+        _two_stages(x, step, size)
+    elif 2 * step <= size:
+        for i in range(0, step, WIDTH):
+            a, b = load(x, i), load(x, i + step)
+            store(x, i, a + b)
+            store(x, i + step, a - b)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _mix(taken, factor, mixed, order, inner, width):
-    # Tiles of four rows by four (every order above one is a multiple of four): a row read once serves four.
-    for r in range(inner):
+@njit(nogil=True, cache=True)
+def _two_stages(x, step, size):
+    for begin in range(0, size, 4 * step):
+        for i in range(begin, begin + step, WIDTH):
+            a, b = load(x, i), load(x, i + step)
+            c, d = load(x, i + 2 * step), load(x, i + 3 * step)
+            a, b, c, d = a + b, a - b, c + d, c - d
+            store(x, i, a + c)
+            store(x, i + step, b + d)
+            store(x, i + 2 * step, a - c)
+            store(x, i + 3 * step, b - d)
+
+
+@njit(nogil=True, cache=True)
+def _three_stages(x, step, size):
+    for begin in range(0, size, 8 * step):
+        for i in range(begin, begin + step, WIDTH):
+            a, b = load(x, i), load(x, i + step)
+            c, d = load(x, i + 2 * step), load(x, i + 3 * step)
+            e, f = load(x, i + 4 * step), load(x, i + 5 * step)
+            g, h = load(x, i + 6 * step), load(x, i + 7 * step)
+            a, b, c, d, e, f, g, h = a + b, a - b, c + d, c - d, e + f, e - f, g + h, g - h
+            a, c, b, d, e, g, f, h = a + c, a - c, b + d, b - d, e + g, e - g, f + h, f - h
+            store(x, i, a + e)
+            store(x, i + step, b + f)
+            store(x, i + 2 * step, c + g)
+            store(x, i + 3 * step, d + h)
+            store(x, i + 4 * step, a - e)
+            store(x, i + 5 * step, b - f)
+            store(x, i + 6 * step, c - g)
+            store(x, i + 7 * step, d - h)
+
+
+@njit(nogil=True, cache=True)
+def _mix_plainly(taken, factor, mixed, order, length):
+    for i in range(order):
+        for c in range(length):
+            total = taken[c] * factor[i, 0]
+            for j in range(1, order):
+                total += factor[i, j] * taken[j * length + c]
+            mixed[i * length + c] = total
+
+
+@njit(nogil=True, cache=True)
+def _mix(taken, codes, table, mixed, order, length):
+    # Every row of the factor is made of signs, so of four inputs it needs one of sixteen sums: all are made
+    # once, and an output adds up order/4 of them ("four Russians"). `codes` [p, p/4] says where they stand.
+    for c in range(0, length, WIDTH):
+        for j in range(0, order, 4):
+            _sixteen_sums(taken, j * length + c, length, table, 4 * j * WIDTH)
         for i in range(0, order, 4):
-            t0, t1 = mixed[i * inner + r], mixed[(i + 1) * inner + r]
-            t2, t3 = mixed[(i + 2) * inner + r], mixed[(i + 3) * inner + r]
-            for c in range(width):
-                t0[c] = t1[c] = t2[c] = t3[c] = 0
-            for j in range(0, order, 4):
-                a0, a1, a2, a3 = factor[i, j], factor[i, j + 1], factor[i, j + 2], factor[i, j + 3]
-                b0, b1, b2, b3 = (
-                    factor[i + 1, j],
-                    factor[i + 1, j + 1],
-                    factor[i + 1, j + 2],
-                    factor[i + 1, j + 3],
-                )
-                c0, c1, c2, c3 = (
-                    factor[i + 2, j],
-                    factor[i + 2, j + 1],
-                    factor[i + 2, j + 2],
-                    factor[i + 2, j + 3],
-                )
-                d0, d1, d2, d3 = (
-                    factor[i + 3, j],
-                    factor[i + 3, j + 1],
-                    factor[i + 3, j + 2],
-                    factor[i + 3, j + 3],
-                )
-                x0, x1 = taken[j * inner + r], taken[(j + 1) * inner + r]
-                x2, x3 = taken[(j + 2) * inner + r], taken[(j + 3) * inner + r]
-                for c in range(width):
-                    p, q, u, v = x0[c], x1[c], x2[c], x3[c]
-                    t0[c] += (a0 * p + a1 * q) + (a2 * u + a3 * v)
-                    t1[c] += (b0 * p + b1 * q) + (b2 * u + b3 * v)
-                    t2[c] += (c0 * p + c1 * q) + (c2 * u + c3 * v)
-                    t3[c] += (d0 * p + d1 * q) + (d2 * u + d3 * v)
+            p, q, r, s = codes[i], codes[i + 1], codes[i + 2], codes[i + 3]
+            a, b, e, f = load(table, p[0]), load(table, q[0]), load(table, r[0]), load(table, s[0])
+            for j in range(1, order // 4):
+                a = a + load(table, p[j])
+                b = b + load(table, q[j])
+                e = e + load(table, r[j])
+                f = f + load(table, s[j])
+            store(mixed, i * length + c, a)
+            store(mixed, (i + 1) * length + c, b)
+            store(mixed, (i + 2) * length + c, e)
+            store(mixed, (i + 3) * length + c, f)
+
+
+@njit(nogil=True, cache=True)
+def _sixteen_sums(x, start, step, table, place):
+    """Bit i of an entry's number says that x_i is taken negative."""
+    a, b = load(x, start), load(x, start + step)
+    c, d = load(x, start + 2 * step), load(x, start + 3 * step)
+    p, q, r, s = a + b, b - a, c + d, d - c
+    _both_signs(table, place, 0, p + r)
+    _both_signs(table, place, 1, q + r)
+    _both_signs(table, place, 2, r - q)
+    _both_signs(table, place, 3, r - p)
+    _both_signs(table, place, 4, p + s)
+    _both_signs(table, place, 5, q + s)
+    _both_signs(table, place, 6, s - q)
+    _both_signs(table, place, 7, s - p)
+
+
+@njit(nogil=True, cache=True)
+def _both_signs(table, place, number, value):
+    store(table, place + number * WIDTH, value)
+    store(table, place + (15 - number) * WIDTH, negative(value))
