@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from signfade.cli.data import data_app
 from signfade.cli.deploy import deploy
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from signfade.settings import RunSettings
 
 __all__ = ["app"]
+
+# Help is plain text here; with rich installed Typer writes "\[default: 1]" even so.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="signfade",

@@ -17,6 +17,7 @@ __all__ = ["Children", "marked"]
 
 _MARK = "SIGNFADE_DEPLOYMENT"
 _GRACE = 3.0  # seconds between asking a process to stop and making it
+_DEATH = 60.0  # seconds that a killed process may take to end: it must get its turn on a busy machine first
 _SET_PARENT_DEATH_SIGNAL = 1
 # Looked up here: between fork and exec as little as possible should happen.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -59,14 +60,14 @@ class Children:
         end = time.monotonic() + _GRACE
         while time.monotonic() < end and self.alive():
             time.sleep(0.1)
-        end = time.monotonic() + _GRACE
+        end = time.monotonic() + _DEATH
         while (left := self.alive()) and time.monotonic() < end:
             for pid in left:
                 _send(pid, signal.SIGKILL)
             time.sleep(0.05)
         for process in self._started:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE)
+                process.wait(_DEATH)
         self._started.clear()
 
     def alive(self) -> list[int]:

@@ -46,7 +46,7 @@ def quiet_environment(home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "RAY_USAGE_STATS_ENABLED": "0",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
@@ -98,13 +98,11 @@ class Loopback:
         try:
             self._prepare()
             self._start_link()
-            keys = [
-                make_node_key(self.folder / "keys", f"node-{k}") for k in range(self._devices * self._auth)
-            ]
-            if keys:
-                self._register(keys)
-            for k in range(self._devices):
-                self.nodes.append(self.start_node(k, keys[k] if keys else None))
+            if self._auth:
+                names = [f"node-{k}" for k in range(self._devices)]
+                self._keys = [make_node_key(self.folder / "keys", name) for name in names]
+                self._register(self._keys)
+            self.nodes = [self.start_node(k) for k in range(self._devices)]
         except BaseException:
             self._children.stop()
             raise
