@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from signfade.device import Packet, fit_prior, one_bit
 from signfade.engines.flower import OneBitStrategy, reply_with_bits, settings_from
 from signfade.engines.flower.layout import Layout, read_tensor
+from signfade.engines.flower.wire import message_bytes
 from signfade.lab.config import ConfigError
+from signfade.learn.models import paper_cnn
 
 from .grids import CallingGrid, context
 
@@ -89,6 +91,19 @@ def test_the_packet_has_the_signs_of_the_gradient(batches: int | None) -> None:
     clear = (gradient - prior.mean).abs() > 1e-6  # the sign of a rounding error is nobody's
     assert torch.equal(packet.signs[clear], one_bit(gradient.unsqueeze(0), prior.mean)[0][clear])
     assert reply.content["signfade"]["examples"] == 20
+
+
+def test_the_papers_model_costs_less_than_a_twentyfifth_of_its_weights() -> None:
+    """As Flower serialises both replies; `benchmarks/flower_bytes.py` measures them on the socket."""
+    model = paper_cnn((1, 28, 28), 10)
+    order = order_for(model)
+    images, labels = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+    few = reply_with_bits(order, context(0), model, LOSS, [(images, labels)])
+    metrics = MetricRecord({"num-examples": 4})
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+    many = Message(content, reply_to=order)
+    assert sum(p.numel() for p in model.parameters()) == 62_346
+    assert message_bytes(many) > 25 * message_bytes(few)
 
 
 def test_the_model_takes_the_servers_weights() -> None:
