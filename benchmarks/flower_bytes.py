@@ -100,7 +100,11 @@ class Proxy:
     def _accept(self) -> None:
         while True:
             near, _ = self._listening.accept()
-            far = socket.create_connection(self._target)
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # the SuperLink is stopped first
+                near.close()
+                continue
             for pair, count in (((near, far), True), ((far, near), False)):
                 threading.Thread(target=self._pass, args=(*pair, count), daemon=True).start()
 
