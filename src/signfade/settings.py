@@ -152,7 +152,9 @@ class CellSettings(_Section):
     )
     inversion_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None,
-        description="SNR at which inversion lets each device be heard; chosen anew each round by default",
+        ge=-100,
+        le=100,
+        description="SNR in dB at which inversion lets each device be heard; chosen anew each round by default",
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
 

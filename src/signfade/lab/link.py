@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from signfade.lab.figures import cell_map, mse_curves, snr_histogram
-from signfade.lab.link_switches import switch_notes
+from signfade.lab.link_switches import bit_errors, path_loss_note, switch_notes
 from signfade.lab.style import save_figure
 from signfade.learn.cell import make_cell
 from signfade.settings import RunSettings
@@ -208,7 +208,12 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         "bfl is better than sbfl as far as devices are correlated, which no link tells."
     )
     if study.mean_snr_db is not None:
-        told = "\n".join([told, *switch_notes(study.settings, study.mean_snr_db)])
+        wrong = bit_errors(10 ** (study.mean_snr_db / 10), cell)
+        notes = [f"Bits: {100 * wrong:.1f} % arrive with the wrong sign."]
+        notes += switch_notes(study.settings, study.mean_snr_db, study.faded_snr_db)
+        if study.positions_km is not None:
+            notes += path_loss_note(cell, study.positions_km)
+        told = "\n".join([told, "", *notes])
     return [*parts, errors, Text(told)]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive
 
-__all__ = ["CITIES", "OutsideValidity", "check_number", "cost231_hata", "warn_outside"]
+__all__ = ["CITIES", "OutsideValidity", "check_number", "cost231_hata", "outside_validity", "warn_outside"]
 
 CITIES = ("medium", "large", "metropolitan")
 CLOSEST_KM = 0.02  # the formula diverges at the mast; nobody stands closer than this
@@ -25,13 +25,15 @@ class OutsideValidity(UserWarning):
     """COST-231 Hata is used outside the ranges its measurements covered."""
 
 
-def warn_outside(
-    distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float, *, stacklevel: int
-) -> None:
-    """Warn once, naming every parameter outside its range.
+def outside_validity(distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float) -> list[str]:
+    """Return every parameter outside the range that COST-231 Hata was measured in, with that range.
 
     The text holds no distances: Python shows an unchanged warning once per place in the code, so a run that
     places its users again and again stays quiet.
+
+    Example:
+        >>> outside_validity(torch.tensor([0.5, 2.0]), 2000, 70, 1.5)
+        ['distance_km (1 to 20)']
     """
     outside = []
     if not 1500 <= carrier_mhz <= 2000:
@@ -42,7 +44,14 @@ def warn_outside(
         outside.append(f"user_m = {user_m:g} (1 to 10)")
     if bool(((distance_km < 1) | (distance_km > 20)).any()):
         outside.append("distance_km (1 to 20)")
-    if outside:
+    return outside
+
+
+def warn_outside(
+    distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float, *, stacklevel: int
+) -> None:
+    """Warn once, naming every parameter outside its range."""
+    if outside := outside_validity(distance_km, carrier_mhz, base_m, user_m):
         text = f"COST-231 Hata is extrapolated in {', '.join(outside)}; pass warn=False to silence this"
         warnings.warn(text, OutsideValidity, stacklevel=stacklevel + 1)
 
