@@ -124,3 +124,20 @@ def test_faults_are_in_the_runs_log(tmp_path: Path) -> None:
     assert "round 1: missing: node 999: no answer in time" in (tmp_path / "run" / "log").read_text()
     assert [record["missing"] for record in rounds_of(tmp_path / "run")] == [1, 0]
     assert [record["devices"] for record in rounds_of(tmp_path / "run")] == [2, 2]
+
+
+def test_a_round_is_a_line_of_flowers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(
+        "signfade.engines.flower.rounds.log", lambda level, text, *words: lines.append(text % words)
+    )
+    run = settings(rounds=2)
+    grid = cell_of(run)
+    grid.nodes[999] = lambda message: None
+    strategy = OneBitStrategy(run, Start.of_task(make_task(run)), folder=tmp_path / "run")
+    strategy.start(grid, timeout=0.02, evaluate_fn=lambda round, arrays: MetricRecord({"accuracy": 0.5}))
+    losses = [record["train_loss"] for record in rounds_of(tmp_path / "run")]
+    assert lines == [
+        f"round 1 of 2: 2 of 3 devices, training loss {losses[0]:.4g}, accuracy 0.5",
+        f"round 2 of 2: 2 of 3 devices, training loss {losses[1]:.4g}, accuracy 0.5",
+    ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from flwr.supercore import log
 from torch import Tensor
 
 from signfade.engines.flower.exchange import Exchange
@@ -92,6 +94,7 @@ class Rounds:
             raise RunFailed(f"round {number}: no device has answered for {_EMPTY_ROUNDS} rounds")
         tested = self._look(number, arrays, evaluate_config)
         heard = strategy.heard
+        log(INFO, "%s", self._told(number, tested))
         return {
             "round": number,
             "train_loss": heard.loss,
@@ -104,6 +107,15 @@ class Rounds:
             **{kind: metrics[kind] for kind in ("refused", "failed", "missing")},
             "seconds": round(time.perf_counter() - began, 6),
         }
+
+    def _told(self, number: int, tested: MetricRecord) -> str:
+        """Return a round as a line of Flower's log."""
+        train = self.result.train_metrics_clientapp[number]
+        words = [f"{train['devices']} of {self.devices} devices"]
+        if "train-loss" in train:
+            words.append(f"training loss {train['train-loss']:.4g}")
+        words += [f"{name} {value:.4g}" for name, value in tested.items() if isinstance(value, float)]
+        return f"round {number} of {self.settings.rounds}: {', '.join(words)}"
 
     def _look(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> MetricRecord:
         """Evaluate the model where it is time to."""
