@@ -255,6 +255,10 @@ def test_every_combination_works_or_is_refused_in_one_sentence(aggregator: str, 
         (["cell.access=over_the_air", "method.form=published"], 'method.form must be "corrected"'),
         (["cell.code_check=7"], "cell.code_check"),
         (["cell.pilots=0"], "cell.pilots"),
+        (["cell.inversion_db=1e5"], "cell.inversion_db must be less than or equal to 100"),
+        (["cell.code_rate=0"], "cell.code_rate"),
+        (["cell.repeats=0"], "cell.repeats"),
+        (["cell.csi=guess"], "cell.csi"),
     ],
 )
 def test_the_command_line_refuses_with_one_sentence(overrides: list[str], message: str) -> None:

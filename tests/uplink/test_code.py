@@ -137,12 +137,13 @@ def test_losses_are_within_a_decibel_of_the_normal_approximation(payload: int, r
         assert lost < block_error(snr / 10**0.1, carried, code.length) + slack
 
 
-def test_losses_are_those_of_the_reference_decoder() -> None:
+@pytest.mark.parametrize(("payload", "rate", "snr"), [(8, 0.5, 0.8), (16, 0.25, 0.35)])
+def test_losses_are_those_of_the_reference_decoder(payload: int, rate: float, snr: float) -> None:
     """The same received words: the two disagree on few, and on as many one way as the other."""
     pytest.importorskip("sionna")
-    code = PolarCode.of_rate(8, 0.5)
+    code = PolarCode.of_rate(payload, rate)
     bits = payloads(code, 400)
-    llr = noisy(code, bits, snr=0.8)
+    llr = noisy(code, bits, snr)
     own, reference = code.decode(llr), code.decode(llr, decoder="sionna")
     both = own.passed & reference.passed
     assert torch.equal(own.bits[both], bits[both])
