@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -27,7 +28,7 @@ def check_finite(name: str, value: Tensor) -> None:
     """Raise if `value` is no tensor, or holds NaN or infinity."""
     check_tensor(name, value)
     # A finite sum proves every entry finite, many times faster; an infinite one may only have overflowed.
-    if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
+    if not cmath.isfinite(value.sum().item()) and not bool(value.isfinite().all()):
         raise ValueError(f"{name} must be finite; got NaN or infinity")
 
 

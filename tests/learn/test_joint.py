@@ -36,6 +36,9 @@ def play(rounds: int = 12, **options: Any) -> tuple[Experiment, list[dict[str, A
         {"method__aggregator": "bfl", "method__joint": "ep"},
         {"method__aggregator": "bfl", "method__joint": "factor"},
         {"method__aggregator": "bfl", "method__correlation": "genie"},
+        {"method__aggregator": "bfl", "method__joint": "soft", "method__flip": 0.1},
+        {"method__aggregator": "bfl", "method__joint": "soft", "method__sign_noise": 0.7},
+        {"method__aggregator": "bfl", "method__joint": "linear", "method__sign_noise": 0.7},
     ],
 )
 def test_the_predicted_error_holds_on_real_gradients(method: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from signfade.server.bfl import (
     joint_sbfl_gain,
     joint_sbfl_weights,
 )
-from signfade.server.bfl.soft import _rho
+from signfade.server.bfl.soft import _rho, add_soft_bits
 from signfade.server.sbfl import high_snr, sbfl
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -133,3 +133,23 @@ def test_bad_input_is_named() -> None:
         joint_sbfl(y, one, one, one, torch.ones(3), torch.eye(2))
     with pytest.raises(ValueError, match="y must be finite"):
         joint_sbfl(y * math.nan, one, one, one, one, torch.eye(2))
+
+
+def test_one_compiled_pass_gives_the_sum_of_soft_bits_on_any_number_of_threads() -> None:
+    generator = torch.Generator().manual_seed(4)
+    y = 3 * torch.randn(6, 1700, generator=generator)
+    h, sigma2 = torch.randn(6, generator=generator), 0.1 + torch.rand(6, generator=generator)
+    combine, mean = torch.randn(6, generator=generator).double(), torch.randn(6, generator=generator)
+    whole = add_soft_bits(y, h, sigma2, combine, mean, threads=1)
+    soft = torch.tanh((h / sigma2).double()[:, None] * y.double())
+    # tanh within 1.2e-7, a slope rounded to float32, the result too
+    torch.testing.assert_close(whole.double(), combine @ soft + mean.double().sum(), rtol=0, atol=6e-6)
+    assert torch.equal(add_soft_bits(y, h, sigma2, combine, mean, threads=3), whole)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_signal_that_is_no_number_is_refused(bad: float) -> None:
+    y, one = torch.ones(2, 600), torch.ones(2)
+    y[1, 555] = bad
+    with pytest.raises(ValueError, match="y must be finite"):
+        joint_sbfl(y, one, one, 0 * one, one, torch.eye(2))

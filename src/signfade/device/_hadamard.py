@@ -4,7 +4,8 @@ Callers cut the work into ranges and hand them to Python threads; no number depe
 Three stages at a time on vectors of eight: a number is loaded once for eight that it meets.
 """
 
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# mypy: ignore-errors
+# (numba infers the types of this file itself)
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ STRIP = 128  # columns at a time in the second pass: long loops that still fit t
 def within_blocks(source, signs, flip, scale, out, block, first, last):
     """Transform blocks first ... last - 1 of all devices: copy, pad with zeros, butterflies.
 
-    With `flip` signs and scale come first. `source` [K, size] is left alone; `out` is [K, n] with n a multiple
-    of `block`, a power of two.
+    With `flip` signs and scale come first. `source` [K, size] is left alone; `out` is [K, n], n a multiple of
+    `block`, a power of two.
     """
     size = source.shape[1]
     blocks = out.shape[1] // block

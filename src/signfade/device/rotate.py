@@ -33,6 +33,7 @@ __all__ = ["rotate", "rotated_size", "unrotate"]
 # Orders q + 1 (q = 3 mod 4) and 2 (q + 1) (q = 1 mod 4) with q prime, one for each odd part up to 31 that has
 # one below 128.
 _ORDERS = (1, 12, 20, 28, 36, 44, 60, 68, 76, 84, 104, 108, 124)
+_SMALL = 1 << 18  # numbers up to which a second thread costs more than it brings
 _BLOCK = 4096  # coordinates transformed at a time in the first pass: fits the smallest cache
 
 
@@ -209,7 +210,7 @@ def _compiled(
     codes = _codes(order, inverse)
     out = np.empty((devices, len(signs) if inverse else n), rows.dtype)
     scale = rows.dtype.type(1 / math.sqrt(n))
-    threads = threads or available_threads()
+    threads = threads or (available_threads() if devices * n > _SMALL else 1)
     if devices >= threads:
 
         def whole(first: int, last: int) -> None:

@@ -129,6 +129,31 @@ def add_devices(
 
 
 @njit(nogil=True, cache=True)
+def add_soft_bits(y, slope, weight, result, first_tile, last_tile):
+    """`result = sum_k weight_k*tanh(slope_k*y_k)` over tiles first_tile ... last_tile - 1 of `y` [K, M].
+
+    In float64, devices one after another; NaN where a y is not finite.
+    """
+    x = np.zeros(TILE, np.float32)
+    f = np.empty(TILE, np.float32)
+    sums = np.empty(TILE, np.float64)
+    size = y.shape[1]
+    for tile in range(first_tile, last_tile):
+        begin = tile * TILE
+        length = min(TILE, size - begin)
+        sums[:] = 0.0
+        for k in range(y.shape[0]):
+            part = y[k, begin : begin + length]
+            for j in range(length):
+                x[j] = slope[k] * part[j]
+            tile_tanh(x, f)
+            for j in range(length):
+                sums[j] += weight[k] * np.float64(f[j]) + np.float64(part[j] * np.float32(0))
+        for j in range(length):
+            result[begin + j] = np.float32(sums[j])
+
+
+@njit(nogil=True, cache=True)
 def fill_received(packed, gain, deviation, keys, start, out, first_tile, last_tile):
     """Fill the part of `out` [K, n], received symbols from coordinate `start` on, that lies in the tiles."""
     words = np.empty(TILE, np.uint32)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +17,6 @@ from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.learn.task import Devices
 from signfade.learn.view import View, make_view
-from signfade.server import flipped_link
 from signfade.server.bfl import (
     CorrelationState,
     LowRank,
@@ -25,15 +24,13 @@ from signfade.server.bfl import (
     factor_bfl,
     fit_factor,
     initial_correlation,
-    joint_blmmse,
-    joint_gain,
-    joint_sbfl,
     joint_sbfl_gain,
-    joint_weights,
     learn_low_rank,
     private_part,
     smooth_correlation,
 )
+from signfade.server.bfl.linear import add_signals, joint_fit
+from signfade.server.bfl.soft import add_soft_bits, joint_sbfl_fit
 from signfade.settings import MethodSettings
 
 __all__ = ["JointEstimate", "JointRule"]
@@ -74,78 +71,90 @@ class JointRule:
         view = make_view(self._method, received)
         correlation = self._correlation(received.y, view, uplink.devices, uplink.correlation)
         weights, part = view.aim(correlation)
+        prior = (view.scale, correlation, weights)
+        combine: Tensor | None
         if self._method.joint == "linear":
-            gain = joint_gain(*view.linear_link, view.scale, correlation, weights)
+            h, sigma2 = view.linear_link
+            combine, gain = joint_fit(h, sigma2, *prior)
+            estimate = add_signals(received.y, combine, view.mean, view.weights)
+        elif self._method.joint == "soft":
+            combine, gain = joint_sbfl_fit(view.h, view.sigma2, *prior, view.agreement)
+            estimate = add_soft_bits(received.y, view.h, view.sigma2, combine, view.mean, view.weights)
         else:
-            gain = joint_sbfl_gain(view.h, view.sigma2, view.scale, correlation, weights, view.agreement)
-        estimate = self._apply(received.y, view, correlation, weights)
+            combine, gain = None, joint_sbfl_gain(view.h, view.sigma2, *prior, view.agreement)
+            estimate = self._posterior_mean(received.y, view, correlation, weights)
+            estimate = estimate + view.weights.to(estimate) @ view.mean.to(estimate)
         factor = debias_factor(self._method, part * gain)
         expected = None
-        if received.trust is None:
-            expected = self._predict(uplink, received, view, correlation, weights, factor)
+        if received.trust is None and uplink.correlation is not None and uplink.sent is not None:
+            std = uplink.sent.std[:, 0].double()
+            if combine is None:
+                moments = self._tried(uplink.correlation, std, received, view, correlation, weights)
+            else:
+                moments = self._computed(uplink.correlation, std, received, view, combine)
+            kept = len(uplink.truth) / received.size
+            expected = moments.cut(kept).nmse(factor) if moments.energy > 0 else None
         return JointEstimate(estimate, factor, expected)
 
-    def _apply(self, y: Tensor, view: View, correlation: Tensor | LowRank, weights: Tensor) -> Tensor:
-        """Read signals `[K, M]`, those of the round or others over the same links."""
-        if view.kept < 1:  # the weights are on noisy gradients, means are of the gradients themselves
-            silent = replace(view, mean=torch.zeros_like(view.mean), kept=1.0)
-            return self._apply(y, silent, correlation, weights) + view.weights.to(y) @ view.mean.to(y)
-        mean, scale = view.mean, view.scale
-        if self._method.joint == "linear":
-            return joint_blmmse(y, *view.linear_link, mean, scale, correlation, weights)
-        if self._method.joint == "soft":
-            return joint_sbfl(y, view.h, view.sigma2, mean, scale, correlation, weights, view.agreement)
+    def _posterior_mean(
+        self, y: Tensor, view: View, correlation: Tensor | LowRank, weights: Tensor
+    ) -> Tensor:
+        """Return the centred sum's, from signals `[K, M]` of the round or of a trial over the same links."""
         if isinstance(correlation, LowRank):
             raise ValueError(f'method.joint must be "linear" or "soft" for {len(y)} devices a round')
-        signals = view.posterior_link(y)
-        std = math.sqrt(math.pi / 2) * scale.double()
+        signals, zero = view.posterior_link(y), torch.zeros_like(view.mean)
+        std = math.sqrt(math.pi / 2) * view.scale.double()
         if self._method.joint == "ep":
             covariance = correlation * std[:, None] * std[None, :]
-            return bfl(*signals, mean, covariance, weights, method="ep")
+            return bfl(*signals, zero, covariance, weights, method="ep")
         shared = fit_factor(correlation) * std
-        return factor_bfl(*signals, mean, shared, private_part(std, shared), weights)
+        return factor_bfl(*signals, zero, shared, private_part(std, shared), weights)
 
-    def _predict(
+    def _computed(
+        self, told: Tensor, std: Tensor, received: Received, view: View, combine: Tensor
+    ) -> theory.JointMoments:
+        """Return the moments of a weighted sum, of signals or of their soft bits, over the true links."""
+        air, right = received.true_link, 1 - 2 * self._method.flip
+        if self._method.joint == "linear":
+            signal, power = air.h.double().numpy(), (air.h.double().square() + air.sigma2.double()).numpy()
+        elif received.air is None:
+            signal, power = theory.moments("sbfl", air.snr)
+        else:
+            signal, power = theory.mismatched_moments("sbfl", air.h, air.sigma2, view.h, view.sigma2)
+        return theory.given_moments(
+            right * np.atleast_1d(signal),
+            power,
+            std,
+            told,
+            weights=received.weights,
+            combine=combine,
+            noise=self._method.sign_noise,
+        )
+
+    def _tried(
         self,
-        uplink: Uplink,
+        told: Tensor,
+        std: Tensor,
         received: Received,
         view: View,
         correlation: Tensor | LowRank,
         weights: Tensor,
-        factor: float,
-    ) -> float | None:
-        """Predict the normalised error from the true correlation, the links and the rule that was used.
-
-        The linear rule has a formula. The others are tried on a few thousand coordinates drawn from the
-        prior.
-        """
-        if uplink.correlation is None or uplink.sent is None:
-            return None
-        std = uplink.sent.std[:, 0].double()
-        kept = len(uplink.truth) / received.size
-        air, right = received.true_link, 1 - 2 * self._method.flip
-        if self._method.joint == "linear" and view.kept == 1:
-            combine = joint_weights(*view.linear_link, view.scale, correlation, weights)
-            links = (combine, air.h, air.sigma2)
-            if right < 1:
-                links = (combine, *flipped_link(air.h, air.sigma2, torch.full_like(air.h, right)))
-            moments = theory.linear_moments(*links, std, uplink.correlation, weights=received.weights)
-            return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
+    ) -> theory.JointMoments:
+        """Return the moments of a rule without formulas, tried on coordinates drawn from the true prior."""
+        air = received.true_link
         stream = generator(int(received.keys[0]) >> 1, "prediction")
         draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
-        values, vectors = torch.linalg.eigh(uplink.correlation)
+        values, vectors = torch.linalg.eigh(told)
         g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw[0])
         y = air.h[:, None] * self._bits(g, std, received) + air.sigma2.sqrt()[:, None] * draw[1]
-        alpha = received.weights.double()
-        guess = self._apply(y.float(), view, correlation, weights).double() - alpha @ received.mean.double()
-        truth, shared = alpha @ g, g @ guess
-        moments = theory.JointMoments(
+        guess = self._posterior_mean(y.float(), view, correlation, weights).double()
+        truth, shared = received.weights.double() @ g, g @ guess
+        return theory.JointMoments(
             energy=float(truth @ truth),
             product=float(truth @ guess),
             power=float(guess @ guess),
             aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
         )
-        return moments.cut(kept).nmse(factor) if moments.energy > 0 else None
 
     def _bits(self, g: Tensor, std: Tensor, received: Received) -> Tensor:
         """Draw the bits that devices would send for gradients `[K, M]`."""

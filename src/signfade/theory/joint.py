@@ -110,6 +110,7 @@ def given_moments(
     *,
     weights: Numbers | None = None,
     scale: Numbers | None = None,
+    combine: Numbers | None = None,
     noise: float = 0.0,
 ) -> JointMoments:
     """`joint_moments` of any elementwise rule, told by what it makes of one bit.
@@ -125,6 +126,7 @@ def given_moments(
         correlation: As in `joint_moments`.
         weights: As in `joint_moments`.
         scale: As in `joint_moments`.
+        combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`.
         noise: Of the sign.
 
     Returns:
@@ -137,15 +139,18 @@ def given_moments(
     agreed = 1 / np.hypot(1, noise)
     first, second = np.atleast_1d(real("signal", signal)), np.atleast_1d(real("power", power))
     deviation, r, alpha = _devices(first, std, correlation, weights)
-    used = np.sqrt(2 / np.pi) * deviation if scale is None else non_negative("scale", scale)
-    estimate = alpha * used * first
+    if combine is None:
+        used = alpha * (np.sqrt(2 / np.pi) * deviation if scale is None else non_negative("scale", scale))
+    else:
+        used = real("combine", combine)
+    estimate = used * first
     bits = (2 / np.pi) * np.arcsin(agreed**2 * r)
     np.fill_diagonal(bits, 0.0)
     seen = agreed * np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
     return JointMoments(
         energy=_energy(alpha * deviation, r),
         product=float(seen @ estimate),
-        power=float(estimate @ bits @ estimate + ((alpha * used) ** 2 * second).sum()),
+        power=float(estimate @ bits @ estimate + (used**2 * second).sum()),
         aligned=_aligned(agreed * estimate, r),
     )
 

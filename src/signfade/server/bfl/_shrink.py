@@ -35,16 +35,17 @@ def shrink_bits(bits: Float64, precision: Float64) -> Float64:
     seen = bits * weight
     squares = _off_diagonal_squares(precision)
     edge = _noise_edge(devices, precision)
-    shared = _shrink_common(float((seen * weight).sum()), squares)
+    total = float(root @ seen @ root)
+    shared = _shrink_common(total, squares)
     if devices <= 2:
         return np.full_like(bits, shared)
     diagonal = np.zeros(devices)
     start: Tensor | None = None
     for sweep in range(_SWEEPS):
         rest = seen - shared * weight
-        np.fill_diagonal(rest, diagonal)
+        rest.flat[:: devices + 1] = diagonal
         if devices <= _EIGH_LIMIT:
-            values, vectors = np.linalg.eigh(rest)
+            values, vectors = eigenvectors(rest)
         else:
             found = leading(
                 torch.from_numpy(rest).matmul, devices, _LARGEST_RANK, 6 if sweep == 0 else 2, start
@@ -55,10 +56,10 @@ def shrink_bits(bits: Float64, precision: Float64) -> Float64:
         values, vectors = values[kept], vectors[:, kept]
         if len(values) == 0 and not diagonal.any():
             break  # pure noise, and so it would be again
-        structure = (vectors * _least_squares(values, edge)) @ vectors.T
-        diagonal = structure.diagonal().copy()
-        np.fill_diagonal(structure, 0.0)
-        shared = _shrink_common(float(((seen - structure) * weight).sum()), squares)
+        strength = _least_squares(values, edge)
+        diagonal = vectors**2 @ strength
+        explained = (root @ vectors) ** 2 @ strength - precision @ diagonal
+        shared = _shrink_common(total - float(explained), squares)
     factors, sizes = _loadings(values, vectors, edge, precision)
     shrunk: Float64 = shared + (factors * sizes) @ factors.T
     return shrunk
@@ -108,6 +109,12 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
         return torch.sin((math.pi / 2) * x.clamp(-largest, largest))
 
     return valid_low_rank(mapped(LowRank(factors, sizes), sine), largest)
+
+
+def eigenvectors(matrix: Float64) -> tuple[Float64, Float64]:
+    """Return all eigenvalues and eigenvectors of a symmetric matrix; NumPy's take twice as long here."""
+    values, vectors = torch.linalg.eigh(torch.from_numpy(matrix))
+    return values.numpy(), vectors.numpy()
 
 
 def _off_diagonal_squares(precision: Float64) -> float:

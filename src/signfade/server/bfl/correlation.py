@@ -20,7 +20,7 @@ from torch import Tensor
 from signfade._check import check_finite, check_shape
 from signfade.server.bfl._inputs import check_link
 from signfade.server.bfl._pairs import pair_sums
-from signfade.server.bfl._shrink import Float64, shrink_bits, shrink_bits_low_rank
+from signfade.server.bfl._shrink import Float64, eigenvectors, shrink_bits, shrink_bits_low_rank
 from signfade.server.bfl.lowrank import LowRank
 
 __all__ = [
@@ -145,8 +145,8 @@ def smooth_correlation(
     measured, precision = _measure(y, h, sigma2)
     heard = _identities(devices, len(y), len(state.bits))
     # NumPy: on matrices this small a call of torch costs several times one of NumPy.
-    bits = state.bits.detach().cpu().double().clone().numpy()
-    evidence = state.evidence.detach().cpu().double().numpy()
+    bits = state.bits.detach().cpu().numpy().astype(np.float64)
+    evidence = state.evidence.detach().cpu().numpy().astype(np.float64)
     evidence = np.zeros_like(evidence) if math.isinf(drift) else evidence / (1 + drift * evidence)
     pairs = np.ix_(heard, heard)
     past, new = evidence[pairs], np.outer(precision, precision)
@@ -210,10 +210,11 @@ def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
     if size == 0:
         raise ValueError("y must have at least one coordinate")
     factor, ratio = _unit_power(h, sigma2)
-    products = pair_sums(y)
-    check_finite("y", products)
+    products = pair_sums(y).numpy()
+    if not np.isfinite(products).all():
+        raise ValueError("y must be finite; got NaN or infinity")
     scale = factor / ratio
-    bits = products.numpy() * np.outer(scale, scale) / size
+    bits = products * np.outer(scale, scale) / size
     np.fill_diagonal(bits, 0.0)
     return bits, ratio**2 * math.sqrt(size)
 
@@ -223,10 +224,9 @@ def _identities(devices: Tensor | None, heard: int, population: int) -> NDArray[
         devices = torch.arange(heard)
     check_shape("devices", devices, (heard,))
     found: NDArray[np.int64] = devices.detach().cpu().long().numpy()
-    if len(np.unique(found)) != heard or found.min() < 0 or found.max() >= population:
-        raise ValueError(
-            f"devices must be {heard} distinct numbers below {population}; got {found.tolist()[:9]}"
-        )
+    numbers = found.tolist()
+    if len(set(numbers)) != heard or min(numbers) < 0 or max(numbers) >= population:
+        raise ValueError(f"devices must be {heard} distinct numbers below {population}; got {numbers[:9]}")
     return found
 
 
@@ -249,16 +249,16 @@ def _to_correlation(bits: Float64, floor: float = 1e-2) -> Tensor:
 
     Negative eigenvalues are raised to `floor` and the diagonal is scaled back to one, until both hold.
     """
-    matrix = torch.from_numpy(np.sin((math.pi / 2) * np.clip(bits, -_LARGEST_BIT, _LARGEST_BIT)))
-    matrix.fill_diagonal_(1.0)
-    eye = torch.eye(len(matrix), dtype=torch.float64)
+    matrix = np.sin((math.pi / 2) * np.clip(bits, -_LARGEST_BIT, _LARGEST_BIT))
+    np.fill_diagonal(matrix, 1.0)
+    margin = 0.5 * floor * np.eye(len(matrix))
     for _ in range(50):
-        if int(torch.linalg.cholesky_ex(matrix - 0.5 * floor * eye).info) == 0:
-            return matrix
-        values, vectors = torch.linalg.eigh(matrix)
-        matrix = (vectors * values.clamp_min(floor)) @ vectors.T
-        scale = matrix.diagonal().rsqrt()
-        matrix = matrix * scale[:, None] * scale[None, :]
+        if int(torch.linalg.cholesky_ex(torch.from_numpy(matrix - margin)).info) == 0:
+            return torch.from_numpy(matrix)
+        values, vectors = eigenvectors(matrix)
+        matrix = (vectors * np.maximum(values, floor)) @ vectors.T
+        scale = 1 / np.sqrt(matrix.diagonal())
+        matrix = matrix * np.outer(scale, scale)
         matrix = (matrix + matrix.T) / 2
-        matrix.fill_diagonal_(1.0)
-    return (matrix + floor * eye) / (1 + floor)
+        np.fill_diagonal(matrix, 1.0)
+    return torch.from_numpy((matrix + 2 * margin) / (1 + floor))

@@ -21,7 +21,7 @@ from signfade.server.bfl._inputs import (
 from signfade.server.bfl._normal import solve_joint
 from signfade.server.bfl.lowrank import LowRank
 
-__all__ = ["joint_blmmse", "joint_gain", "joint_weights"]
+__all__ = ["add_signals", "joint_blmmse", "joint_fit", "joint_gain", "joint_weights"]
 
 
 def joint_blmmse(
@@ -65,8 +65,25 @@ def joint_blmmse(
     """
     check_link(y, h, sigma2)
     check_devices(mean, weights, *y.shape)
-    combine = joint_weights(h, sigma2, scale, correlation, weights)
-    return check_result("y", weighted_rows(y, combine) + mean_term(mean, weights, y))
+    return add_signals(y, joint_weights(h, sigma2, scale, correlation, weights), mean, weights)
+
+
+def add_signals(y: Tensor, combine: Tensor, mean: Tensor, weights: Tensor | None = None) -> Tensor:
+    """`joint_blmmse` with the weights `w` that `joint_fit` has found: `sum_k alpha_k*mean_k + w_k*y_k`.
+
+    Args:
+        y: Received signals, `[K, M]`.
+        combine: `w`, `[K]`.
+        mean: Means, `[K]` or `[K, M]`.
+        weights: `alpha_k` of the means, `[K]`; ones if None.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(2)
+        >>> add_signals(torch.tensor([[0.8, -0.4], [0.6, 0.2]]), 0.5 * one, 0 * one)
+        tensor([ 0.7000, -0.1000])
+    """
+    return check_result("y", weighted_rows(y, combine).add_(mean_term(mean, weights, y)))
 
 
 def joint_weights(
@@ -92,7 +109,7 @@ def joint_weights(
     Reference:
         Section IV-B.1, jointly over devices; docs/bfl.md.
     """
-    return solve_joint(*_moments(h, sigma2), scale, correlation, weights)[0]
+    return joint_fit(h, sigma2, scale, correlation, weights)[0]
 
 
 def joint_gain(
@@ -122,7 +139,26 @@ def joint_gain(
     Reference:
         docs/bfl.md, "Undoing the shrinkage".
     """
-    return solve_joint(*_moments(h, sigma2), scale, correlation, weights)[1]
+    return joint_fit(h, sigma2, scale, correlation, weights)[1]
+
+
+def joint_fit(
+    h: Tensor,
+    sigma2: Tensor,
+    scale: Tensor,
+    correlation: Tensor | LowRank,
+    weights: Tensor | None = None,
+) -> tuple[Tensor, float]:
+    """`joint_weights` and `joint_gain`, which come from one solve.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(2)
+        >>> combine, gain = joint_fit(one, one, one, torch.eye(2))
+        >>> combine, round(gain, 4)
+        (tensor([0.5000, 0.5000], dtype=torch.float64), 0.3183)
+    """
+    return solve_joint(*_moments(h, sigma2), scale, correlation, weights)
 
 
 def _moments(h: Tensor, sigma2: Tensor) -> tuple[Tensor, Tensor]:
