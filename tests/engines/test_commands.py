@@ -237,3 +237,11 @@ def test_a_log_gets_lines_and_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
         "signfade: note: c failed: oh",
         "5 runs: 1 finished, 3 waiting, 1 failed in 11 s",
     ]
+
+
+@pytest.mark.parametrize("command", ["sweep", "deploy"])
+def test_help_is_plain_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "[default: " in text
+    assert "\\" not in text
