@@ -78,7 +78,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-CODES = ((8, 0.5), (8, 0.25), (8, 0.125), (64, 0.5), (64, 0.25), (64, 0.125))
+CODES = ((8, 0.5), (8, 0.25), (16, 0.5), (16, 0.25), (64, 0.5), (64, 0.25))
 
 
 def lost(code: PolarCode, h: torch.Tensor, snr: float, seed: int) -> float:
@@ -107,23 +107,23 @@ def words(axes: Sequence[Axes], count: int = 2000) -> None:
         rate_text = f"1/{round(1 / rate)}"
         sizes = f"{payload} | {rate_text} | {code.length} | {10 * math.log10(needs):.1f} dB"
         print(f"| {sizes} | {' | '.join(cells)} |")
-    for index, (payload, rate) in enumerate(((8, 0.5), (8, 0.125), (64, 0.5), (64, 0.125))):
+    for index, (payload, rate) in enumerate(((8, 0.5), (8, 0.25), (64, 0.5), (64, 0.25))):
         code = PolarCode.of_rate(payload, rate)
         carried, style = payload + code.check, line_style(index)
         middle = 10 * math.log10(theory.threshold_snr(carried, code.length))
-        fine, coarse = np.linspace(middle - 2, middle + 4, 100), np.arange(middle - 1, middle + 3.1, 0.8)
+        fine, coarse = np.linspace(middle - 2, middle + 4, 100), np.arange(middle - 1, middle + 2.1, 1.0)
         axes[0].semilogy(fine, theory.block_error(10 ** (fine / 10), carried, code.length), color=style.color)
         measured = [lost(code, torch.ones(count), 10 ** (db / 10), 2) for db in coarse]
         label = f"{payload} bits, rate 1/{round(1 / rate)}"
-        axes[0].semilogy(coarse, measured, style.marker, color=style.color, label=label)
-        fine, coarse = np.linspace(-5, 30, 100), np.arange(-5, 31, 5)
+        axes[0].semilogy(coarse, measured, style.marker, color=style.color)
+        fine, coarse = np.linspace(-5, 30, 100), np.arange(0, 31, 10)
         expected = theory.outage(10 ** (middle / 10), 10 ** (fine / 10))
         axes[1].semilogy(fine, expected, color=style.color)
         measured = [lost(code, h, 10 ** (db / 10), 1) for db in coarse]
-        axes[1].semilogy(coarse, measured, style.marker, color=style.color)
-    axes[0].set(title="Codewords lost at one SNR", xlabel="SNR in dB", ylim=(3e-4, 1))
-    axes[1].set(title="Lost over fading", xlabel="mean SNR in dB", ylim=(5e-3, 1))
-    axes[0].legend(fontsize=7)
+        axes[1].semilogy(coarse, measured, style.marker, color=style.color, label=label)
+    axes[0].set(title="Codewords lost at one SNR", xlabel="SNR (dB)", ylabel="share", ylim=(3e-4, 1))
+    axes[1].set(title="Codewords lost over fading", xlabel="mean SNR (dB)", ylabel="share", ylim=(5e-3, 1))
+    axes[1].legend(fontsize=7, loc="lower left")
 
 
 def reference(count: int = 400) -> None:
@@ -135,7 +135,7 @@ def reference(count: int = 400) -> None:
         return
     print("\n| code | SNR | lost | lost by sionna | decided differently |")
     print("|---|---|---|---|---|")
-    for payload, rate, snr_db in ((8, 0.5, 0.0), (8, 0.25, -3.0), (64, 0.5, 0.5), (64, 0.25, -3.0)):
+    for payload, rate, snr_db in ((8, 0.5, 0.0), (16, 0.5, 0.5), (16, 0.25, -3.5), (64, 0.25, -3.5)):
         code = PolarCode.of_rate(payload, rate)
         rng = np.random.default_rng(3)
         bits = torch.from_numpy(rng.integers(0, 2, (count, payload), dtype=np.uint8))
@@ -174,7 +174,9 @@ def estimated(axes: Sequence[Axes], links: int = 20_000) -> None:
         dots = [_simulated(use, 1.0, int(p), links) for p in (1, 2, 4, 16)]
         axis.plot((1, 2, 4, 16), dots, style.marker, color=style.color)
     axis.axhline(theory.mse_faded("sbfl", 1.0), color=INK, linewidth=0.8, linestyle=":", label="known")
-    axis.set(title="Error of a coordinate, 0 dB on average", xlabel="pilots", xticks=(1, 2, 4, 8, 16, 32))
+    axis.set(title="Error of a coordinate at 0 dB", xlabel="pilots P", ylabel="squared error / variance")
+    axis.set_xticks((1, 2, 4, 8, 16, 32), minor=False)
+    axis.minorticks_off()
     axis.set_xticklabels(["1", "2", "4", "8", "16", "32"])
     axis.legend(fontsize=7)
 
@@ -228,7 +230,7 @@ def together(axes: Sequence[Axes], bandwidth_hz: float, rounds: int = 200, size:
             ("K times, same energy", devices, 1 / devices),
         ):
             for precoding in ("phase", "inversion"):
-                a = align(link.h, link.sigma2 / share, precoding).float()
+                a = align(link.h, link.sigma2 / share, precoding, repeats=repeats).float()
                 signal = a @ s + noise / math.sqrt(repeats)
                 for how, label in (("auto", "posterior"), ("gaussian", "linear")):
                     read = server.over_the_air(signal, a, 1 / repeats, zero, scale, method=how)  # type: ignore[arg-type]
@@ -249,9 +251,10 @@ def together(axes: Sequence[Axes], bandwidth_hz: float, rounds: int = 200, size:
         axis.plot(range(3), values, style.marker, color=style.color, label=f"air, {label}", linestyle=":")
     for index, name in enumerate(("orthogonal vote", "orthogonal sbfl")):
         axis.axhline(np.mean(found[name]), color=line_style(2 * index).color, linewidth=0.9, label=name)
-    axis.set(title="Error of the sum, 20 devices", xticks=range(3), xlim=(-0.3, 2.3))
+    axis.set(title="Error of the sum", ylabel="squared error / variance", xticks=range(3), xlim=(-0.3, 2.3))
     axis.set_xticklabels(["1 use", "20 uses,\nsame energy", "20 uses"])
-    axis.legend(fontsize=6)
+    axis.set_ylim(top=1.35)  # room for the legend
+    axis.legend(fontsize=7, loc="upper right")
 
 
 def planned(switch: str, options: argparse.Namespace) -> list[PlannedRun]:
@@ -308,9 +311,11 @@ def accuracy(axis: Axes, bars: Axes, groups: Sequence[Group]) -> None:
                 ha="right",
                 fontsize=7,
             )
-    axis.set(title="Accuracy", xlabel="round", ylim=(0.4, 1))
+    axis.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
+    axis.set(title="Test accuracy", xlabel="round", ylabel="share of digits told right", ylim=(0.2, 1))
     axis.legend(fontsize=7, loc="lower right")
-    bars.set(title="Rounds to 0.9", xlabel="round", yticks=range(len(names)), xlim=(0, None))
+    rounds = groups[0].rounds[1]
+    bars.set(title="Rounds to 0.9", xlabel="round", yticks=range(len(names)), xlim=(0, 1.25 * rounds))
     bars.set_yticklabels(names)
     bars.invert_yaxis()
 

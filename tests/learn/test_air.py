@@ -41,7 +41,7 @@ def test_the_signal_is_the_sum_of_the_signs_in_the_receivers_noise(precoding: st
     received = uplink.received
     assert received is not None
     estimate = AirRule(cell, method, 7)(uplink, received, 4).estimate
-    amplitude = align(received.h, received.sigma2, precoding)
+    amplitude = align(received.h, received.sigma2, precoding, repeats=repeats)
     key = np.array([stream_key(7, "air noise", 4)], dtype=np.uint64)
     noise = torch.from_numpy(standard_normal(key, 500)[0]) / math.sqrt(repeats)
     y = amplitude.float() @ unpack_signs(received.packed, 500) + noise

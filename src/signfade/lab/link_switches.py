@@ -162,7 +162,8 @@ def air_error(settings: RunSettings, snr: Array) -> float:
     for t, one in enumerate(snr):
         draw = torch.from_numpy(generator(0, "prediction", t).normal(size=(devices + 1, _AIR_COORDINATES)))
         signs = sign(draw[:-1])
-        amplitude = align(torch.from_numpy(np.sqrt(one)), torch.ones(devices).double(), cell.precoding, level)
+        gain, noise = torch.from_numpy(np.sqrt(one)), torch.ones(devices).double()
+        amplitude = align(gain, noise, cell.precoding, level, cell.repeats)
         y = amplitude @ signs + draw[-1] / math.sqrt(cell.repeats)
         if rule == "signsgd":
             read = superposed_vote(y)
@@ -171,7 +172,7 @@ def air_error(settings: RunSettings, snr: Array) -> float:
             read = over_the_air(y, amplitude, 1 / cell.repeats, zero, scale, method=how)  # type: ignore[arg-type]
         product.append(float((kappa * signs.sum(dim=0) * read).mean()) / devices)
         power.append(float(read.square().mean()) / devices)
-    gain, size = np.array(product), np.array(power)
+    explained, size = np.array(product), np.array(power)
     if rule == "signsgd":
-        return float(np.mean(1 - gain**2 / size))
-    return float(np.mean(1 - 2 * gain + size))
+        return float(np.mean(1 - explained**2 / size))
+    return float(np.mean(1 - 2 * explained + size))

@@ -65,9 +65,9 @@ class AirRule:
         return JointEstimate(estimate, factor, self._predict(uplink, received, amplitude, factor))
 
     def _amplitude(self, received: Received) -> Tensor:
-        level = self._cell.inversion_db
-        link = received.true_link
-        return align(link.h, link.sigma2, self._cell.precoding, None if level is None else 10 ** (level / 20))
+        cell, link = self._cell, received.true_link
+        level = None if cell.inversion_db is None else 10 ** (cell.inversion_db / 20)
+        return align(link.h, link.sigma2, cell.precoding, level, cell.repeats)
 
     def _read(self, y: Tensor, amplitude: Tensor, received: Received) -> Tensor:
         """Read a signal of all layers, `[M]`."""

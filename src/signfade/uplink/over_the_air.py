@@ -20,30 +20,35 @@ __all__ = ["PRECODINGS", "align", "inversion_level"]
 PRECODINGS = ("inversion", "phase")
 
 
-def inversion_level(gain: Tensor) -> float:
+def inversion_level(gain: Tensor, repeats: int = 1) -> float:
     """Return the common amplitude A that makes most of the links, if weaker devices stay silent.
 
-    n devices heard at A each explain `n^2 A^2 / (n A^2 + 1)` of a sum of n equal signs' energy by a linear
-    rule; A is the gain of the n-th best device for the best n.
+    n devices heard at A each explain `n^2 A^2 / (n A^2 + 1/repeats)` of a sum of n equal signs' energy by a
+    linear rule; A is the gain of the n-th best device for the best n.
 
     Args:
         gain: Gains in deviations of the noise, `[K]`, non-negative.
+        repeats: How often each sign is sent; the server takes the mean.
 
     Returns:
         The amplitude; 0 if nobody is heard.
 
     Example:
-        >>> inversion_level(torch.tensor([3.0, 1.0, 0.01]))
+        >>> inversion_level(torch.tensor([3.0, 1.0, 0.25]))
         1.0
+        >>> inversion_level(torch.tensor([3.0, 1.0, 0.25]), repeats=20)
+        0.25
     """
     check_positive("gain", gain, zero=True)
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1; got {repeats}")
     level = gain.double().sort(descending=True).values
     count = torch.arange(1, len(level) + 1, dtype=torch.float64)
-    explained = (count * level).square() / (count * level.square() + 1)
+    explained = (count * level).square() / (count * level.square() + 1 / repeats)
     return float(level[int(explained.argmax())]) if len(level) else 0.0
 
 
-def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None) -> Tensor:
+def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None, repeats: int = 1) -> Tensor:
     """Return the amplitude at which every device is heard, in deviations of the receiver's noise.
 
     | precoding | amplitude |
@@ -56,6 +61,7 @@ def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None)
         sigma2: Variances of the real noise `[K]`, positive.
         precoding: "inversion" or "phase".
         level: A for the inversion; `inversion_level` of the gains if None.
+        repeats: How often each sign is sent, for that level; amplitudes are those of one time.
 
     Returns:
         Amplitudes, float64 `[K]`.
@@ -76,7 +82,7 @@ def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None)
     if precoding == "phase":
         return gain
     if level is None:
-        level = inversion_level(gain)
+        level = inversion_level(gain, repeats)
     elif not 0 < level < float("inf"):
         raise ValueError(f"level must be positive and finite; got {level!r}")
     heard = (gain >= level) & (gain > 0)
