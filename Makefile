@@ -41,7 +41,7 @@ types: $(EVERYTHING)  ## mypy, strict
 	$(BIN)/mypy
 
 test: lint types  ## lint, types, doctests and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 bench: $(READY)  ## speeds, as ratios measured in turn, also written to runs/bench/*.json
 	@mkdir -p runs/bench

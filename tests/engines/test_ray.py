@@ -25,7 +25,7 @@ from .playing import children, inline, left_behind, planned, remains
 from .test_shards import NORMALISED
 
 pytestmark = [
-    pytest.mark.xdist_group("processes"),  # one cluster, and not beside a deployment
+    pytest.mark.usefixtures("alone"),  # not beside a deployment
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray's own open files
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -35,7 +35,7 @@ from signfade.settings import RunSettings
 
 from .grids import cell_of
 
-pytestmark = pytest.mark.xdist_group("processes")  # one after another: each is a dozen processes
+pytestmark = pytest.mark.usefixtures("alone")  # each is a dozen processes
 
 SILENCE = (
     400.0  # seconds in which nobody writes a line; Flower's heartbeat takes 60, the rest is a busy machine
