@@ -3,7 +3,7 @@
 Links are measured on their own, beside theory; then a model is trained with the switch and without. The runs
 are kept and continued, so the command may be stopped and given again.
 
-    python benchmarks/radio.py --seeds 3
+    python benchmarks/radio.py --seeds 3 --page docs/radio.md
 """
 
 from __future__ import annotations
@@ -78,7 +78,41 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
+RULES = ("vote", "linear", "posterior")
 CODES = ((8, 0.5), (8, 0.25), (16, 0.5), (16, 0.25), (64, 0.5), (64, 0.25))
+
+
+class Tables:
+    """Tables as they are found: shown at once, put into a page between `<!-- name -->` and `<!-- end -->`."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+
+    def head(self, name: str, *columns: str) -> None:
+        """Begin a table."""
+        self._lines[name] = []
+        print(f"\n{name}")
+        self.row(name, *columns)
+        self.row(name, *("---" for _ in columns))
+
+    def row(self, name: str, *cells: str) -> None:
+        """Add a line to it."""
+        line = f"| {' | '.join(cells)} |"
+        print(line, flush=True)
+        self._lines[name].append(line)
+
+    def write(self, page: Path) -> None:
+        """Replace the tables of a page by those found now; the others stay."""
+        text = page.read_text(encoding="utf-8")
+        for name, lines in self._lines.items():
+            block = "\n".join([f"<!-- {name} -->", *lines, "<!-- end -->"])
+            before, found, after = text.partition(f"<!-- {name} -->")
+            if found:
+                text = before + block + after.partition("<!-- end -->")[2]
+        page.write_text(text, encoding="utf-8")
+
+
+TABLES = Tables()
 
 
 def lost(code: PolarCode, h: torch.Tensor, snr: float, seed: int) -> float:
@@ -93,8 +127,8 @@ def lost(code: PolarCode, h: torch.Tensor, snr: float, seed: int) -> float:
 
 def words(axes: Sequence[Axes], count: int = 2000) -> None:
     """Lost words at one SNR and over fading, measured and expected."""
-    print("\n| payload | rate | coded bits | needs | lost at 10 dB | expected | lost at 20 dB | expected |")
-    print("|---|---|---|---|---|---|---|---|")
+    shares = ("lost at 10 dB", "expected", "lost at 20 dB", "expected")
+    TABLES.head("words", "payload", "rate", "coded bits", "needs", *shares)
     h = draw_fading("gaussian", count, generator(1, "fading"))
     for payload, rate in CODES:
         code = PolarCode.of_rate(payload, rate)
@@ -104,9 +138,13 @@ def words(axes: Sequence[Axes], count: int = 2000) -> None:
         for snr in (10.0, 100.0):
             expected = theory.block_error_faded(snr, carried, code.length)
             cells += [f"{100 * lost(code, h, snr, 1):.1f} %", f"{100 * expected:.1f} %"]
-        rate_text = f"1/{round(1 / rate)}"
-        sizes = f"{payload} | {rate_text} | {code.length} | {10 * math.log10(needs):.1f} dB"
-        print(f"| {sizes} | {' | '.join(cells)} |")
+        sizes = (
+            f"{payload} bits",
+            f"1/{round(1 / rate)}",
+            str(code.length),
+            f"{10 * math.log10(needs):.1f} dB",
+        )
+        TABLES.row("words", *sizes, *cells)
     for index, (payload, rate) in enumerate(((8, 0.5), (8, 0.25), (64, 0.5), (64, 0.25))):
         code = PolarCode.of_rate(payload, rate)
         carried, style = payload + code.check, line_style(index)
@@ -133,8 +171,7 @@ def reference(count: int = 400) -> None:
     except ImportError:
         print("\nsionna is not installed: no reference decoder")
         return
-    print("\n| code | SNR | lost | lost by sionna | decided differently |")
-    print("|---|---|---|---|---|")
+    TABLES.head("reference", "code", "SNR", "lost", "lost by sionna", "only ours lost", "only sionna's lost")
     for payload, rate, snr_db in ((8, 0.5, 0.0), (16, 0.5, 0.5), (16, 0.25, -3.5), (64, 0.25, -3.5)):
         code = PolarCode.of_rate(payload, rate)
         rng = np.random.default_rng(3)
@@ -143,20 +180,17 @@ def reference(count: int = 400) -> None:
         noise = torch.from_numpy(rng.normal(size=(count, code.length))) / math.sqrt(snr)
         llr = 2 * snr * (1 - 2 * code.encode(bits).double() + noise)
         own, other = code.decode(llr).passed, code.decode(llr, decoder="sionna").passed
-        shares = [100 * float((~passed).double().mean()) for passed in (own, other)]
-        differ = 100 * float((own != other).double().mean())
-        print(
-            f"| {payload} bits, 1/{round(1 / rate)} | {snr_db:g} dB | {shares[0]:.1f} % | {shares[1]:.1f} % "
-            f"| {differ:.1f} % |"
-        )
+        shares = [~own, ~other, ~own & other, own & ~other]
+        cells = [f"{100 * float(share.double().mean()):.1f} %" for share in shares]
+        TABLES.row("reference", f"{payload} bits, 1/{round(1 / rate)}", f"{snr_db:g} dB", *cells)
 
 
 def estimated(axes: Sequence[Axes], links: int = 20_000) -> None:
     """Errors with pilots: theory, and simulated links."""
     (axis,) = axes
     uses: tuple[theory.PilotUse, ...] = ("naive", "aware", "refined")
-    print("\n| mean SNR | pilots | naive | simulated | aware | simulated | refined | simulated | known |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = [column for use in uses for column in (use, "simulated")]
+    TABLES.head("pilots", "mean SNR", "pilots", *columns, "known")
     for snr_db in (0.0, 10.0):
         snr = 10 ** (snr_db / 10)
         known = theory.mse_faded("sbfl", snr)
@@ -165,7 +199,7 @@ def estimated(axes: Sequence[Axes], links: int = 20_000) -> None:
             for use in uses:
                 cells += [f"{theory.pilot_mse('sbfl', snr, pilots, use=use):.4f}"]
                 cells += [f"{_simulated(use, 1 / snr, pilots, links):.4f}"]
-            print(f"| {snr_db:g} dB | {pilots} | {' | '.join(cells)} | {known:.4f} |")
+            TABLES.row("pilots", f"{snr_db:g} dB", str(pilots), *cells, f"{known:.4f}")
     grid = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
     for index, use in enumerate(uses):
         style = line_style(index)
@@ -219,8 +253,9 @@ def together(axes: Sequence[Axes], bandwidth_hz: float, rounds: int = 200, size:
         h, sigma2 = link.h.float(), link.sigma2.float()
         y = transmit(s, h, sigma2, rng)
         row = {
-            "orthogonal sbfl": _error(server.sbfl(y, h, sigma2, zero, scale), truth),
-            "orthogonal vote": _best_scaled(server.majority_vote(y, h), truth),
+            "orthogonal, posterior": _error(server.sbfl(y, h, sigma2, zero, scale), truth),
+            "orthogonal, linear": _error(server.blmmse(y, h, sigma2, zero, scale), truth),
+            "orthogonal, vote": _best_scaled(server.majority_vote(y, h), truth),
         }
         noise = torch.randn(size, generator=rng)
         # Repeats divide the noise; with a K-th of the power each the amplitudes fall as well.
@@ -238,19 +273,33 @@ def together(axes: Sequence[Axes], bandwidth_hz: float, rounds: int = 200, size:
                 row[f"{name}, {precoding}, vote"] = _best_scaled(server.superposed_vote(signal), truth)
         for name, value in row.items():
             found.setdefault(name, []).append(value)
-    print(f"\n{rounds} rounds, bandwidth {bandwidth_hz:g} Hz; error of the vote after the best scaling")
-    print("| rule | channel uses a coordinate | error |")
-    print("|---|---|---|")
-    for name, values in found.items():
-        uses = 1 if name.startswith("once") else devices
-        print(f"| {name} | {uses} | {np.mean(values):.3f} |")
+    ways = (
+        ("one at a time", "orthogonal", devices),
+        ("at once", "once", 1),
+        (f"at once, {devices} times", "K times", devices),
+        (f"the same, 1/{devices} of the power", "K times, same energy", devices),
+    )
+    TABLES.head(
+        "together", "who", "precoding", "channel uses a coordinate", "vote", "linear", "posterior mean"
+    )
+    for text, name, uses in ways:
+        for precoding in ("",) if name == "orthogonal" else ("phase", "inversion"):
+            found_here = [found.get(", ".join(filter(None, (name, precoding, rule)))) for rule in RULES]
+            cells = ["" if values is None else f"{np.mean(values):.3f}" for values in found_here]
+            TABLES.row("together", text, precoding, str(uses), *cells)
     groups = ["once", "K times, same energy", "K times"]
-    for index, label in enumerate(("vote", "linear", "posterior")):
+    shown = (("phase", "vote"), ("phase", "posterior"), ("inversion", "vote"), ("inversion", "posterior"))
+    for index, (precoding, rule) in enumerate(shown):
         style = line_style(index)
-        values = [np.mean(found[f"{name}, phase, {label}"]) for name in groups]
-        axis.plot(range(3), values, style.marker, color=style.color, label=f"air, {label}", linestyle=":")
-    for index, name in enumerate(("orthogonal vote", "orthogonal sbfl")):
-        axis.axhline(np.mean(found[name]), color=line_style(2 * index).color, linewidth=0.9, label=name)
+        values = [np.mean(found[f"{name}, {precoding}, {rule}"]) for name in groups]
+        axis.plot(
+            range(3), values, style.marker, color=style.color, label=f"{precoding}, {rule}", linestyle=":"
+        )
+    for rule, dashes in (("vote", "--"), ("posterior", "-")):
+        label = f"one at a time, {rule}"
+        axis.axhline(
+            np.mean(found[f"orthogonal, {rule}"]), color=INK, linewidth=0.9, linestyle=dashes, label=label
+        )
     axis.set(title="Error of the sum", ylabel="squared error / variance", xticks=range(3), xlim=(-0.3, 2.3))
     axis.set_xticklabels(["1 use", "20 uses,\nsame energy", "20 uses"])
     axis.set_ylim(top=1.35)  # room for the legend
@@ -276,8 +325,7 @@ def train_all(switches: Sequence[str], options: argparse.Namespace) -> None:
 
 def table(switch: str, groups: Sequence[Group]) -> None:
     """Print what became of the runs of a switch."""
-    print(f"\n| {switch} | accuracy | rounds to 0.9 | million channel uses | error, median |")
-    print("|---|---|---|---|---|")
+    TABLES.head(switch, "", "accuracy", "rounds to 0.9", "million channel uses", "error, median")
     for group in groups:
         accuracy, needed = group.values("last_accuracy"), _rounds_needed(group)
         text = ", ".join("never" if math.isinf(n) else f"{n:.0f}" for n in needed)
@@ -285,7 +333,7 @@ def table(switch: str, groups: Sequence[Group]) -> None:
         uses = last.get("channel_uses", last["uplink_bits"]) / 1e6
         nmse = np.mean(group.values("nmse"))
         spread = f"{np.mean(accuracy):.3f} ± {np.std(accuracy):.3f}"
-        print(f"| {group.runs[0].label} | {spread} | {text} | {uses:.1f} | {nmse:.3f} |", flush=True)
+        TABLES.row(switch, group.runs[0].label, spread, text, f"{uses:.1f}", f"{nmse:.3f}")
 
 
 def _rounds_needed(group: Group) -> list[float]:
@@ -327,6 +375,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", default="runs")
     parser.add_argument("--figures", default="docs/figures")
+    parser.add_argument("--page", type=Path, help="a page whose tables are replaced, such as docs/radio.md")
     parser.add_argument("--only", choices=VARIANTS, action="append")
     options = parser.parse_args()
     bandwidth = load(options.config, options.set).cell.bandwidth_hz
@@ -343,7 +392,6 @@ def main() -> None:
             figure = Figure(figsize=(3.4 * (panels + 2), 3.4), layout="constrained")
             drawn[switch] = figure, figure.subplots(1, panels + 2, squeeze=False)[0]
             if look is not None:
-                print(f"\n## {switch}, links", flush=True)
                 look(drawn[switch][1][:panels])
             if switch == "side_info":
                 reference()
@@ -354,6 +402,8 @@ def main() -> None:
             accuracy(axes[-2], axes[-1], groups)
             for path in save_figure(figure, Path(options.figures) / f"radio-{switch}", ["png"]):
                 print(f"wrote {path}", flush=True)
+    if options.page is not None:
+        TABLES.write(options.page)
 
 
 if __name__ == "__main__":
