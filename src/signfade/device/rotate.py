@@ -126,6 +126,7 @@ def unrotate(rotated: Tensor, seed: int, size: int, *, threads: int | None = Non
     return g.reshape(*rotated.shape[:-1], size)
 
 
+@cache
 def _shape(size: int) -> tuple[int, int]:
     """Return (p, 2**a) of the rotated size."""
     if size < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from signfade.learn.conduct import Conduct
 from signfade.learn.encode import Encoder, Sent, join
 from signfade.learn.received import Received
 from signfade.learn.task import Devices, Task
+from signfade.server.bfl import pair_sums
 from signfade.uplink import Link
 
 __all__ = ["Diverged", "Uplink", "choose_devices", "collect", "correlation_of", "rotate_back"]
@@ -114,7 +116,7 @@ def collect(
         local = compute.local_gradients(weights, devices[rows], round)
         losses.append(local.losses.double())
         truth += torch.mv(local.gradients.T, alpha[rows])
-        if not bool(truth.isfinite().all()):
+        if not math.isfinite(truth.sum().item()) and not bool(truth.isfinite().all()):
             raise Diverged("a gradient is not finite")
         if not ideal:
             if conduct is None:
@@ -122,7 +124,7 @@ def collect(
             else:
                 parts.append(conduct.send(local.gradients, devices[rows], round, rotation_key))
         if gram and len(devices) <= min(chunk, _GRAM_DEVICES):
-            inner = (local.gradients @ local.gradients.T).double()
+            inner = pair_sums(local.gradients)
             if not bool(inner.isfinite().all()):
                 raise Diverged("gradients are too large to be multiplied")
     task.end_round()
@@ -169,10 +171,10 @@ def correlation_of(gram: Tensor, mean: Tensor, size: int) -> Tensor:
         tensor([[1.0000, 0.5000],
                 [0.5000, 1.0000]], dtype=torch.float64)
     """
-    mean = mean.double()
-    centred = gram.double() - size * mean[:, None] * mean[None, :]
-    power = centred.diagonal().clamp_min(0)
-    inverse = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), torch.zeros_like(power))
-    correlation = (centred * inverse[:, None] * inverse[None, :]).clamp(-1, 1)
-    correlation.fill_diagonal_(1.0)
-    return correlation
+    centre = mean.double().numpy()  # NumPy: its calls are cheaper on matrices this small
+    centred = gram.double().numpy() - size * np.outer(centre, centre)
+    power = np.maximum(centred.diagonal(), 0)
+    inverse = np.where(power > 0, 1 / np.sqrt(np.maximum(power, 1e-300)), 0.0)
+    correlation = np.clip(centred * np.outer(inverse, inverse), -1, 1)
+    np.fill_diagonal(correlation, 1.0)
+    return torch.from_numpy(correlation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any
@@ -180,12 +181,13 @@ class Experiment:
         if uplink.received is None:
             return 0.0, 1.0
         truth, guess = uplink.truth.double(), estimate.double()
-        lengths = float(truth.norm() * guess.norm())
+        energy, power = float(truth @ truth), float(guess @ guess)
+        lengths = math.sqrt(energy) * math.sqrt(power)
         cosine = float(truth @ guess) / lengths if lengths > 0 else None
         if self.settings.method.aggregator in VOTES:
             return None if cosine is None else 1 - cosine**2, cosine
-        energy = float(truth.square().sum())
-        return float((guess - truth).square().sum()) / energy if energy > 0 else None, cosine
+        error = guess - truth
+        return float(error @ error) / energy if energy > 0 else None, cosine
 
     def _parts(self) -> dict[str, Any]:
         """Everything with a state of its own."""
@@ -222,4 +224,5 @@ def snr_quantiles(uplink: Uplink, cell: CellPlan) -> list[float] | None:
     snr = uplink.received.link.snr.double().numpy()
     with np.errstate(divide="ignore"):
         snr_db = 10 * np.log10(snr)
-    return [round(float(value), 4) for value in np.quantile(snr_db, [0, 0.5, 1], method="nearest")]
+    ordered = np.sort(snr_db)  # many times faster than np.quantile
+    return [round(float(ordered[place]), 4) for place in (0, round((len(ordered) - 1) / 2), -1)]

@@ -140,22 +140,37 @@ def _tilt(gamma: Array) -> Array:
 
 
 def _below_0_db(gamma: Array, slope: float, spacing: float) -> tuple[Array, Array]:
-    z = spacing * np.arange(1, round(_LENGTH_Z / spacing) + 1)  # the integrands are even and vanish at z = 0
-    weight = 2 * spacing * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    z, weight = _noise_nodes(spacing)
     llr = np.sqrt(gamma)[:, None] * z
     soft = np.tanh(slope * llr)
     tilt = np.exp(-gamma / 2)
-    return tilt * ((np.sinh(llr) * soft) @ weight), tilt * ((np.cosh(llr) * soft**2) @ weight)
+    signal = tilt * ((np.sinh(llr) * soft) @ weight)
+    if slope == 1:  # sinh = cosh*tanh: the two moments are one
+        return signal, signal
+    return signal, tilt * ((np.cosh(llr) * soft**2) @ weight)
+
+
+@cache
+def _noise_nodes(spacing: float) -> tuple[Array, Array]:
+    z = spacing * np.arange(1, round(_LENGTH_Z / spacing) + 1)  # the integrands are even and vanish at z = 0
+    return z, 2 * spacing * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
 
 
 def _above_0_db(gamma: Array, slope: float) -> tuple[Array, Array]:
     """What the moments lack to one, over the tilt."""
+    square, lacks = _llr_nodes(slope)
+    found = np.exp(square / (-2 * gamma[:, None])) @ lacks
+    return found[:, 0], found[:, 1]
+
+
+@cache
+def _llr_nodes(slope: float) -> tuple[Array, Array]:
+    """Squares of the half-LLRs, and the integrands over their bell, signal and power side by side."""
     llr = _SPACING * np.arange(round(_LENGTH_L / _SPACING) + 1)
     weight = np.where(llr > 0, 2 * _SPACING, _SPACING)
     signal = weight * np.cosh((slope - 1) * llr) / np.cosh(slope * llr)
     power = weight * np.cosh(llr) / np.cosh(slope * llr) ** 2
-    bell = np.exp(-(llr**2) / (2 * gamma[:, None]))
-    return bell @ signal, bell @ power
+    return llr**2, np.stack((signal, power), axis=1)
 
 
 def fading_nodes(fading: Fading, rician_k: float = 4.0) -> tuple[Array, Array]:

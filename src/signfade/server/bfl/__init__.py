@@ -1,5 +1,6 @@
 """Joint posterior of all devices' gradients (Section III of the paper), from exact to linear."""
 
+from signfade.server.bfl._pairs import pair_sums
 from signfade.server.bfl.correlation import (
     CorrelationState,
     initial_correlation,
@@ -38,6 +39,7 @@ __all__ = [
     "joint_weights",
     "learn_correlation",
     "learn_low_rank",
+    "pair_sums",
     "private_part",
     "smooth_correlation",
 ]
