@@ -152,8 +152,10 @@ def _below_0_db(gamma: Array, slope: float, spacing: float) -> tuple[Array, Arra
 
 @cache
 def _noise_nodes(spacing: float) -> tuple[Array, Array]:
-    z = spacing * np.arange(1, round(_LENGTH_Z / spacing) + 1)  # the integrands are even and vanish at z = 0
-    return z, 2 * spacing * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    # The integrands are even and vanish at z = 0.
+    z: Array = spacing * np.arange(1, round(_LENGTH_Z / spacing) + 1, dtype=np.float64)
+    weight: Array = 2 * spacing * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    return z, weight
 
 
 def _above_0_db(gamma: Array, slope: float) -> tuple[Array, Array]:
@@ -166,7 +168,7 @@ def _above_0_db(gamma: Array, slope: float) -> tuple[Array, Array]:
 @cache
 def _llr_nodes(slope: float) -> tuple[Array, Array]:
     """Squares of the half-LLRs, and the integrands over their bell, signal and power side by side."""
-    llr = _SPACING * np.arange(round(_LENGTH_L / _SPACING) + 1)
+    llr: Array = _SPACING * np.arange(round(_LENGTH_L / _SPACING) + 1, dtype=np.float64)
     weight = np.where(llr > 0, 2 * _SPACING, _SPACING)
     signal = weight * np.cosh((slope - 1) * llr) / np.cosh(slope * llr)
     power = weight * np.cosh(llr) / np.cosh(slope * llr) ** 2
