@@ -27,7 +27,7 @@ from signfade._check import check_finite, check_positive, check_shape
 __all__ = ["ReliabilityState", "gather_evidence", "initial_reliability", "judge"]
 
 _PRIOR = 2.0  # log-odds of honesty before any evidence: seven to one
-_KEEP = 0.95  # of what is known, when a round is as telling as can be
+_KEEP = 0.98  # of what is known, when a round is as telling as can be
 _LARGEST = 5.0  # of a statistic in units of its noise: one round must not decide alone
 _SWEEPS = 5
 

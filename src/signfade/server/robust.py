@@ -52,8 +52,8 @@ def bound_scalars(
 
         scale <- min(scale, exp(middle + deviations*spread)),
 
-    and a mean, in units of `exp(middle)`, is brought within `deviations` robust deviations of the median. A
-    small scale is let pass: a device may be silent.
+    and a mean, in units of `exp(middle)`, is brought within `deviations` robust deviations of this round's
+    median. A small scale is let pass: a device may be silent.
 
     Args:
         state: From `initial_scalars` or the last round. Not modified.
@@ -86,6 +86,7 @@ def bound_scalars(
     limits = torch.where(limits.isnan(), state.limits, limits)
     smooth = state.limits + rate * (limits - state.limits)
     smooth = torch.where(smooth.isnan(), limits, smooth)
+    smooth[2:] = limits[2:]  # a rotation gives all devices another mean each round
     middle, spread, centre, width = smooth.nan_to_num(0.0)
     unit = middle.exp()
     largest = (middle + deviations * spread).exp().to(scale)

@@ -1,0 +1,127 @@
+"""Defences in training: honest rounds are left alone, liars are found in a few rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from signfade.learn import Experiment
+from signfade.learn.attack import choose_attackers
+from signfade.learn.synthetic import GaussianTask
+from signfade.learn.task import Devices, LocalGradients
+
+from .conftest import settings
+
+
+class Bowl(GaussianTask):
+    """Quadratic losses with a minimum and a curvature of each device's own, and gradients with noise.
+
+    The minima lie about one that all share. Its coordinates differ: were they alike, the devices' means would
+    say all they share, and no bit.
+    """
+
+    def __init__(self, devices: int, size: int, spread: float, noise: float = 1.0) -> None:
+        super().__init__(devices, size, seed=4)
+        draw = torch.Generator().manual_seed(7)
+        self._optimum = torch.randn(size, generator=draw) + spread * torch.randn(
+            devices, size, generator=draw
+        )
+        self._curvature = 0.5 + torch.rand(devices, 1, generator=draw)
+        self._noise = noise
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        noise = super().local_gradients(weights, devices, round).gradients
+        noise = noise / noise.square().mean(dim=1, keepdim=True).sqrt()
+        g = self._curvature[devices] * (weights - self._optimum[devices])
+        return LocalGradients(g + self._noise * noise, torch.ones(len(devices)))
+
+
+def play(task: GaussianTask, rounds: int, **options: Any) -> Experiment:
+    experiment = Experiment(
+        settings(rounds=rounds, data__devices=20, server__step=0.02, **options), task=task
+    )
+    while not experiment.done:
+        experiment.advance()
+    return experiment
+
+
+def trust(experiment: Experiment) -> torch.Tensor:
+    defence = experiment._estimate.defence
+    assert defence is not None
+    assert defence.reliability is not None
+    return defence.reliability.known.trust
+
+
+@pytest.mark.parametrize("spread", [0.5, 4.0])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {},
+        {"method__rotation": "hadamard"},
+        {"method__preset": "best"},
+        {"method__aggregator": "signsgd", "server__step": 0.002},
+        {"method__aggregator": "blmmse", "cell__csi": "pilot"},
+    ],
+)
+def test_flippers_are_found_whatever_the_data(spread: float, method: dict[str, Any]) -> None:
+    """Devices that share a minimum agree; devices that hardly do turn, which takes more to tell."""
+    options = {"attack__kind": "sign-flip", "attack__fraction": 0.3, "defence__reliability": True, **method}
+    step = {"server__step": options.pop("server__step")} if "server__step" in options else {}
+    experiment = Experiment(
+        settings(
+            rounds=60 if spread > 1 else 40, data__devices=20, **{"server__step": 0.02, **step, **options}
+        ),
+        task=Bowl(20, 3000 if spread > 1 else 1000, spread),
+    )
+    while not experiment.done:
+        record = experiment.advance()
+    liars = choose_attackers(experiment.settings.attack, 20, experiment.settings.seed)
+    found = trust(experiment)
+    assert (found[liars] < -0.5).all()
+    assert (np.delete(found.numpy(), liars) > 0.5).all()
+    assert record["reliability"][0] == pytest.approx(float(found.min()), abs=1e-4)
+    assert record["nmse_theory"] is None
+
+
+@pytest.mark.parametrize("spread", [0.5, 4.0])
+def test_honest_devices_are_believed(spread: float) -> None:
+    assert (trust(play(Bowl(20, 1000, spread), 40, defence__reliability=True)) > 0.5).all()
+
+
+def test_random_bits_lose_their_weight() -> None:
+    experiment = play(
+        Bowl(20, 1000, 0.5),
+        40,
+        attack__kind="random-bits",
+        attack__fraction=0.3,
+        defence__reliability=True,
+    )
+    liars = choose_attackers(experiment.settings.attack, 20, experiment.settings.seed)
+    found = trust(experiment)
+    assert (found[liars].abs() < 0.5).all()
+    assert (np.delete(found.numpy(), liars) > 0.5).all()
+
+
+def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte() -> None:
+    """Gradients that differ in size only, by a factor of three at most."""
+    plain, bounded = (
+        play(Bowl(20, 200, 0.0, noise=0.0), 5, defence__bound_scales=bound, method__rotation="hadamard")
+        for bound in (False, True)
+    )
+    assert torch.equal(plain.weights, bounded.weights)
+    defence = bounded._estimate.defence
+    assert defence is not None
+    assert not defence.changed
+
+
+def test_an_inflated_scale_is_cut_and_the_model_stays_close() -> None:
+    """One of twenty claims a scale a thousand times its own: the model goes all but the honest way."""
+    attack = {"attack__kind": "scale-inflation", "attack__fraction": 0.05, "attack__strength": 1000.0}
+    honest = play(Bowl(20, 500, 0.5), 15).weights
+    defended = play(Bowl(20, 500, 0.5), 15, defence__bound_scales=True, **attack).weights
+    undefended = play(Bowl(20, 500, 0.5), 15, **attack).weights
+    assert (defended - honest).norm() < 0.3 * honest.norm()
+    assert (undefended - honest).norm() > 10 * honest.norm()
