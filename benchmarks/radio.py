@@ -25,13 +25,14 @@ from signfade.device import sign
 from signfade.keys import generator, stream_keys
 from signfade.lab.compare import PlannedRun, compare, plan
 from signfade.lab.config import load, resolve
+from signfade.lab.folder import RunFolder
 from signfade.lab.group import Group
 from signfade.lab.style import INK, figure_style, line_style, save_figure
 from signfade.learn import make_cell
 from signfade.settings import CellSettings
 from signfade.uplink import PolarCode, align, draw_fading, refine_gain, send_coded, sound, transmit
 
-AIR = {"cell.access": "over_the_air", "cell.precoding": "phase"}
+AIR = {"cell.access": "over_the_air", "cell.precoding": "inversion"}
 # A vote has no scale, so its step is one of its own: the best of a few, as in examples/digits.toml.
 VOTE = {
     "method.aggregator": "signsgd",
@@ -68,14 +69,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "air x 20": {**AIR, "cell.repeats": 20},
         "air x 20, 13 dB less": {**AIR, "cell.repeats": 20, "cell.power_dbm": 10.0},
         "air x 1": AIR,
-        "inverted x 20": {**AIR, "cell.precoding": "inversion", "cell.repeats": 20},
+        "phase x 20": {**AIR, "cell.precoding": "phase", "cell.repeats": 20},
         "orthogonal vote": VOTE,
-        "air vote x 20": {
-            **VOTE,
-            "cell.access": "over_the_air",
-            "cell.precoding": "phase",
-            "cell.repeats": 20,
-        },
+        "air vote x 20": {**VOTE, **AIR, "cell.repeats": 20},
     },
 }
 RULES = ("vote", "linear", "posterior")
@@ -159,8 +155,10 @@ def words(axes: Sequence[Axes], count: int = 2000) -> None:
         axes[1].semilogy(fine, expected, color=style.color)
         measured = [lost(code, h, 10 ** (db / 10), 1) for db in coarse]
         axes[1].semilogy(coarse, measured, style.marker, color=style.color, label=label)
-    axes[0].set(title="Codewords lost at one SNR", xlabel="SNR (dB)", ylabel="share", ylim=(3e-4, 1))
-    axes[1].set(title="Codewords lost over fading", xlabel="mean SNR (dB)", ylabel="share", ylim=(5e-3, 1))
+    axes[0].set(title="Codewords lost at one SNR", xlabel="SNR (dB)", ylim=(3e-4, 1))
+    axes[1].set(title="Codewords lost over fading", xlabel="mean SNR (dB)", ylim=(5e-3, 1))
+    for axis in axes:
+        axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axes[1].legend(fontsize=7, loc="lower left")
 
 
@@ -311,7 +309,8 @@ def planned(switch: str, options: argparse.Namespace) -> list[PlannedRun]:
     base = load(options.config, [*options.set, f"out={options.out}"])
     tree = base.model_dump(exclude={"variants"})
     settings = resolve(tree | {"variants": VARIANTS[switch]})
-    return plan(settings, list(VARIANTS[switch]), Path(options.out) / settings.name, options.seeds)
+    runs = plan(settings, list(VARIANTS[switch]), Path(options.out) / settings.name, options.seeds)
+    return [run for run in runs if not options.finished or RunFolder(run.folder).finished]
 
 
 def train_all(switches: Sequence[str], options: argparse.Namespace) -> None:
@@ -361,7 +360,6 @@ def accuracy(axis: Axes, bars: Axes, groups: Sequence[Group]) -> None:
             )
     axis.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
     axis.set(title="Test accuracy", xlabel="round", ylabel="share of digits told right", ylim=(0.2, 1))
-    axis.legend(fontsize=7, loc="lower right")
     rounds = groups[0].rounds[1]
     bars.set(title="Rounds to 0.9", xlabel="round", yticks=range(len(names)), xlim=(0, 1.25 * rounds))
     bars.set_yticklabels(names)
@@ -375,6 +373,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", default="runs")
     parser.add_argument("--figures", default="docs/figures")
+    parser.add_argument("--finished", action="store_true", help="train nothing, show what is there")
     parser.add_argument("--page", type=Path, help="a page whose tables are replaced, such as docs/radio.md")
     parser.add_argument("--only", choices=VARIANTS, action="append")
     options = parser.parse_args()
@@ -389,7 +388,7 @@ def main() -> None:
     with figure_style():
         for switch in switches:
             panels, look = links.get(switch, (0, None))
-            figure = Figure(figsize=(3.4 * (panels + 2), 3.4), layout="constrained")
+            figure = Figure(figsize=(3.4 * (panels + 2), 3.6), layout="constrained")
             drawn[switch] = figure, figure.subplots(1, panels + 2, squeeze=False)[0]
             if look is not None:
                 look(drawn[switch][1][:panels])
@@ -400,6 +399,8 @@ def main() -> None:
             groups = compare(planned(switch, options)).groups
             table(switch, groups)
             accuracy(axes[-2], axes[-1], groups)
+            lines, names = axes[-2].get_legend_handles_labels()
+            figure.legend(lines, names, loc="outside lower right", ncols=len(names), handlelength=3)
             for path in save_figure(figure, Path(options.figures) / f"radio-{switch}", ["png"]):
                 print(f"wrote {path}", flush=True)
     if options.page is not None:
