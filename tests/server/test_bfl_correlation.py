@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 
 from signfade.server.bfl import (
     LowRank,
+    _shrink,
     initial_correlation,
     joint_weights,
     learn_correlation,
@@ -238,3 +240,16 @@ def test_bad_input_is_named() -> None:
         initial_correlation(0)
     with pytest.raises(ValueError, match="rank must be at least 1"):
         learn_low_rank(y, one, one, rank=0)
+
+
+@pytest.mark.parametrize("devices", [3, 20])
+def test_compiled_sweeps_are_those_of_numpy(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(devices)
+    loadings = rng.standard_normal((devices, 2))
+    bits = np.tanh(0.3 * loadings @ loadings.T)
+    np.fill_diagonal(bits, 0.0)
+    precision = rng.uniform(5, 200, devices)
+    compiled = _shrink.shrink_bits(bits, precision)
+    assert np.abs(compiled).max() > 0.1  # something was found
+    monkeypatch.setattr(_shrink, "find_spec", lambda name: None)
+    np.testing.assert_allclose(_shrink.shrink_bits(bits, precision), compiled, rtol=0, atol=1e-12)

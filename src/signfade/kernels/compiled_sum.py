@@ -168,7 +168,10 @@ def fill_received(packed, gain, deviation, keys, start, out, first_tile, last_ti
             if deviation[k] != 0:
                 tile_words(keys[k], tile, words)
                 tile_normal(words, cell, scratch, z)
+            begin = tile * TILE - start
+            if begin >= 0 and begin + TILE <= out.shape[1]:
+                tile_argument(flips, gain[k], deviation[k], z, out[k, begin : begin + TILE])
+                continue
             tile_argument(flips, gain[k], deviation[k], z, y)
-            begin = max(tile * TILE, start)
-            end = min((tile + 1) * TILE, start + out.shape[1])
-            out[k, begin - start : end - start] = y[begin - tile * TILE : end - tile * TILE]
+            first, last = max(begin, 0), min(begin + TILE, out.shape[1])
+            out[k, first:last] = y[first - begin : last - begin]

@@ -8,6 +8,7 @@ entry has the error variance `1/e**2`.
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -39,9 +40,28 @@ def shrink_bits(bits: Float64, precision: Float64) -> Float64:
     shared = _shrink_common(total, squares)
     if devices <= 2:
         return np.full_like(bits, shared)
+    given = (seen, root, edge, squares, total, shared, _SWEEPS)
+    if devices <= _EIGH_LIMIT and find_spec("numba") is not None:
+        # Imported late: compiled code takes a while to load.
+        from signfade.server.bfl._sweeps import sweeps
+
+        shared, values, vectors = sweeps(*given)
+    else:
+        shared, values, vectors = _sweeps(*given)
+    factors, sizes = _loadings(values, vectors, edge, precision)
+    shrunk: Float64 = shared + (factors * sizes) @ factors.T
+    return shrunk
+
+
+def _sweeps(
+    seen: Float64, root: Float64, edge: float, squares: float, total: float, shared: float, count: int
+) -> tuple[float, Float64, Float64]:
+    """Return the common correlation, and the eigenvalues and eigenvectors above the edge of the noise."""
+    devices = len(root)
+    weight, precision = np.outer(root, root), root**2
     diagonal = np.zeros(devices)
     start: Tensor | None = None
-    for sweep in range(_SWEEPS):
+    for sweep in range(count):
         rest = seen - shared * weight
         rest.flat[:: devices + 1] = diagonal
         if devices <= _EIGH_LIMIT:
@@ -60,9 +80,7 @@ def shrink_bits(bits: Float64, precision: Float64) -> Float64:
         diagonal = vectors**2 @ strength
         explained = (root @ vectors) ** 2 @ strength - precision @ diagonal
         shared = _shrink_common(total - float(explained), squares)
-    factors, sizes = _loadings(values, vectors, edge, precision)
-    shrunk: Float64 = shared + (factors * sizes) @ factors.T
-    return shrunk
+    return shared, values, vectors
 
 
 def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, largest: float) -> LowRank:
