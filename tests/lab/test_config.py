@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from signfade.lab.compare import method_settings
 from signfade.lab.config import (
     ConfigError,
     differences,
@@ -248,3 +249,15 @@ RUNS = [path for path in sorted(EXAMPLES.glob("*.toml")) if path.name != "sweep.
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
 def test_examples_are_valid(path: Path) -> None:
     load(path)
+
+
+def test_an_override_need_not_fit_variants_that_nobody_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "file.toml"
+    file.write_text('[variants.vote]\n"method.aggregator" = "signsgd"\n')
+    settings = load(file, ["method.error_feedback=1"])
+    assert settings.method.error_feedback == 1
+    assert settings.variants == {"vote": {"method.aggregator": "signsgd"}}
+    with pytest.raises(ConfigError, match=r"^presence.dropout must be less than or equal to 1; got 2$"):
+        load(file, ["presence.dropout=2"])
+    with pytest.raises(ConfigError, match=r"method.error_feedback must be 0 with signsgd"):
+        method_settings(settings, "vote")

@@ -270,8 +270,9 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
     given = dict(map(parse_override, overrides))
-    variants = tree.pop("variants", {})
-    return resolve(overlay(tree, given) | {"variants": variants})
+    variants = {name: dict(_flatten(table)) for name, table in tree.pop("variants", {}).items()}
+    # A variant that the overrides do not fit is no mistake before somebody asks for it.
+    return resolve(overlay(tree, given)).model_copy(update={"variants": variants})
 
 
 def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]]:
