@@ -175,7 +175,7 @@ def draw_privacy(axis: Axes, groups: dict[str, Group]) -> None:
 
 
 def floors(options: argparse.Namespace, keys: dict[str, Any]) -> tuple[float, float, float]:
-    """Mean excess loss of rounds 200 to 300 on the paper's regression, without feedback and with; worst ratio."""
+    """Mean excess loss of rounds 200 to 300 of the regression without feedback, with it; worst ratio."""
     variants = {"without": {}, "with": FEEDBACK}
     name = "-".join(f"{value:g}" if isinstance(value, float) else str(value) for value in keys.values())
     settings = resolve({**REGRESSION, **keys, "name": f"feedback-{name}", "out": options.out})
@@ -197,7 +197,7 @@ def regression(options: argparse.Namespace) -> None:
     rows = []
     for rotation in ("none", "hadamard"):
         for mixed in (False, True):
-            for step in STEPS if rotation == "none" else (0.2,):
+            for step in options.steps if rotation == "none" else (0.2,):
                 keys = {"server.step": step, "data.heterogeneous": mixed, "method.rotation": rotation}
                 rows.append((rotation, mixed, step, *floors(options, keys)))
     print("\n| rotation | data | step | excess loss | with feedback | ratio | worst seed |")
@@ -214,11 +214,11 @@ def regression(options: argparse.Namespace) -> None:
             ratio = [row[4] / row[3] for row in rows if row[0] == "none" and row[1] == mixed]
             label = "data of different power" if mixed else "data alike"
             axis.loglog(
-                STEPS, ratio, color=style.color, dashes=style.dashes, marker=style.marker, label=label
+                options.steps, ratio, color=style.color, dashes=style.dashes, marker=style.marker, label=label
             )
         axis.axhline(0.25, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title="Excess loss, with feedback over without", xlabel="step, in units of 1/L")
-        axis.set(xticks=STEPS, xticklabels=[f"{step:g}" for step in STEPS])
+        axis.set(xticks=options.steps, xticklabels=[f"{step:g}" for step in options.steps])
         axis.legend(fontsize=8)
     write(figure, "feedback-regression", options)
 
@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--out", default="runs")
     parser.add_argument("--figures", default="docs/figures")
     parser.add_argument("--only", choices=[*FIGURES, "regression"], action="append")
+    parser.add_argument("--steps", type=float, nargs="+", default=STEPS, help="of the regression")
     parser.add_argument("--show", action="store_true", help="play nothing, show what is finished")
     options = parser.parse_args()
     wanted = options.only or [*FIGURES, "regression"]
