@@ -88,7 +88,8 @@ class Candidate:
 
     def __init__(self, name: str, command: list[str]) -> None:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
-        quiet |= {"RAY_ADDRESS": "local", "RAY_worker_niceness": "0"}  # a Ray of its own, no slower than others
+        # A Ray of its own, whose workers are as urgent as the others.
+        quiet |= {"RAY_ADDRESS": "local", "RAY_worker_niceness": "0"}
         paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.name = name
         # A pipe that nobody reads would fill and block.
