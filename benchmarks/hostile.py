@@ -101,8 +101,8 @@ STEPS = (0.1, 0.2, 0.5, 1.0)
 def play(runs: list[PlannedRun], show: bool) -> dict[str, Group]:
     """Play runs, or with `show` only read those that are finished, and return them by label."""
     if show:
-        runs = [run for run in runs if standing(run.settings, run.folder) == "finished"]
-        result = result_of(runs, {})
+        there = [run for run in runs if standing(run.settings, run.folder) == "finished"]
+        result = result_of(there, {})
     else:
         places = {id(run): index for index, run in enumerate(runs, 1)}
         result = compare(
@@ -128,18 +128,26 @@ def needed(group: Group) -> list[float | None]:
 
 
 def table(switch: str, groups: dict[str, Group]) -> None:
-    """Print accuracy, its distance to the first row and the rounds to 0.9."""
+    """Print accuracy, its distance to the first row over the same seeds, and the rounds to 0.9."""
     rows = [name for name in FIGURES[switch] if name in groups]
     if not rows:
         return
-    first = 100 * float(np.mean(groups[rows[0]].values("last_accuracy")))
+    first = {run.seed: 100 * run.numbers["last_accuracy"] for run in groups[rows[0]].runs}
     print(f"\n| {switch} | accuracy | against {rows[0]} | rounds to 0.9 | seeds |")
     print("|---|---|---|---|---|")
     for name in rows:
         last = 100 * np.asarray(groups[name].values("last_accuracy"))
         text = ", ".join("never" if n is None else f"{n:.0f}" for n in needed(groups[name]))
-        apart = "" if name == rows[0] else f"{last.mean() - first:+.1f}"
+        pairs = [
+            100 * run.numbers["last_accuracy"] - first[run.seed]
+            for run in groups[name].runs
+            if run.seed in first
+        ]
+        apart = "" if name == rows[0] or not pairs else f"{np.mean(pairs):+.1f}"
         print(f"| {name} | {last.mean():.1f} ± {last.std():.1f} % | {apart} | {text} | {len(last)} |")
+    for name in FIGURES[switch]:
+        if name not in groups:
+            print(f"| {name} | no run ended | | never | 0 |")
     print(flush=True)
 
 
@@ -155,7 +163,8 @@ def draw(left: Axes, right: Axes, names: list[str], groups: dict[str, Group]) ->
             right.annotate(f"{missing} never", (1, index), **place)
     left.set(title="Accuracy, mean of the seeds", xlabel="round", ylim=(0, 1))
     left.legend(fontsize=7, loc="lower right")
-    right.set(title="Rounds to 0.9, each seed", xlabel="round", yticks=range(len(names)), xlim=(0, None))
+    right.set(title="Rounds to 0.9, each seed", xlabel="round", yticks=range(len(names)))
+    right.set_xlim(0, 1.25 * max(run.metrics[-1]["round"] for g in groups.values() for run in g.runs))
     right.set_yticklabels(names)
     right.set_ylim(len(names) - 0.5, -0.5)
 
