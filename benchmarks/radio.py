@@ -359,7 +359,7 @@ def accuracy(axis: Axes, bars: Axes, groups: Sequence[Group]) -> None:
                 fontsize=7,
             )
     axis.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
-    axis.set(title="Test accuracy", xlabel="round", ylabel="share of digits told right", ylim=(0.2, 1))
+    axis.set(title="Test accuracy", xlabel="round", ylabel="share of digits told right", ylim=(0, 1))
     rounds = groups[0].rounds[1]
     bars.set(title="Rounds to 0.9", xlabel="round", yticks=range(len(names)), xlim=(0, 1.25 * rounds))
     bars.set_yticklabels(names)

@@ -39,6 +39,15 @@ def test_every_name_of_the_package_that_a_page_mentions_exists(page: Path) -> No
             importlib.import_module(name)  # a submodule; raises if there is none
 
 
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
+)
+def test_every_link_to_a_file_leads_there(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+    assert links
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
 def test_every_equation_of_the_paper_is_mapped_once() -> None:
     section = (ROOT / "docs" / "paper-map.md").read_text().split("## Equations")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| (")]
