@@ -154,7 +154,7 @@ class CellSettings(_Section):
         None,
         ge=-100,
         le=100,
-        description="SNR in dB at which inversion lets each device be heard; chosen anew each round by default",
+        description="SNR in dB at which inversion lets each device be heard; chosen each round by default",
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
 

@@ -1,13 +1,12 @@
-"""Evidence of who lies, from a round's received bits: agreement with the others, and turning with the model.
+"""Evidence of who lies, from a round's received bits: turning with the model.
 
-Agreement: the inner product of a device's detected bits with the sum of all others' estimates. It tells
-honest devices from liars where they hold similar data. Where every device holds classes of its own, honest
-gradients disagree, above all in the first rounds.
+When the model moves by v, the gradient of a loss that curves upward moves along, `<g(w + v) - g(w), v> >= 0`,
+and one with its signs flipped moves against, whatever data the device holds and whatever the others do. The
+server compares what a device sends now with what it sent three rounds ago, along the way that the model has
+gone since the round after: that way knows nothing of the noise in either.
 
-Turning: when the model moves by v, the gradient of a loss that curves upward moves along,
-`<g(w + v) - g(w), v> >= 0`, and one with its signs flipped moves against, whatever data the device holds and
-whatever the others do. The server compares what a device sends now with what it sent three rounds ago, along
-the way that the model has gone since the round after: that way knows nothing of the noise in either.
+Agreement with the sum of the others would be the simpler evidence. But where devices hold different classes,
+honest gradients disagree, above all in the first rounds, and whole groups of honest devices look like liars.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from signfade.uplink import error_probability
 __all__ = ["Reliability"]
 
 _LAG = 3  # rounds between the two gradients that are compared
-_AGREEMENT, _TURNING = 0, 1
 _LEAST_GAIN = 1e-2  # of detection, 1 - 2*Pe: below it a device says nothing
 _CHUNK_NUMBERS = 1 << 22  # signs unpacked at a time
 _SAVED = ("weights", "devices", "packed", "scale", "gain")  # of a round that is kept
@@ -86,7 +84,6 @@ class Reliability:
             round: Round, counted from 0.
         """
         now = self._detect(received, devices, weights, round)
-        self.known = self._agree(now, received.weights.double())
         if len(self._past) == _LAG and self._past[0].round == round - _LAG:
             self.known = self._turn(self._past[0], self._past[1].weights, now, fresh)
         self.known = judge(self.known)
@@ -111,23 +108,6 @@ class Reliability:
         known = torch.from_numpy(devices)
         return _Heard(round, weights, known, packed, scale.double(), gain.clamp_min(_LEAST_GAIN))
 
-    def _agree(self, now: _Heard, alpha: Tensor) -> ReliabilityState:
-        """`z = <scale*b, others>/noise/gain`, noise being the deviation that random bits would have."""
-        sizes = torch.tensor(self._encoder.segments, dtype=torch.float64)
-        weight = now.scale * (alpha * self.known.trust[now.devices] * now.gain)[:, None]
-        summed = torch.zeros(self._encoder.size, dtype=torch.float64)
-        for rows, bits in _unpacked(now, self._encoder.size):
-            for layer, part in enumerate(self._parts):
-                summed[part] += weight[rows, layer] @ bits[:, part].double()
-        shared = self._products(now, summed)
-        power = torch.stack([summed[part].square().sum() for part in self._parts])
-        others = power - 2 * weight * shared + weight.square() * sizes
-        noise = (now.scale.square() * others).sum(dim=1).clamp_min(0).sqrt()
-        product = (now.scale * (shared - weight * sizes)).sum(dim=1)
-        heard = noise > 0
-        z = product[heard] / noise[heard] / now.gain[heard]
-        return gather_evidence(self.known, _AGREEMENT, z, 1 / now.gain[heard].square(), now.devices[heard])
-
     def _turn(self, then: _Heard, left: Tensor, now: _Heard, fresh: NDArray[np.bool_]) -> ReliabilityState:
         """`z = (<g_now, v> - <g_then, v>)/noise` with the gradients as their bits tell them."""
         way = now.weights - left
@@ -150,7 +130,7 @@ class Reliability:
         moved = power > 0
         z = product[moved] / power[moved].sqrt()
         who = torch.from_numpy(both)[moved]
-        return gather_evidence(self.known, _TURNING, z, variance[moved] / power[moved], who)
+        return gather_evidence(self.known, z, variance[moved] / power[moved], who)
 
     @property
     def _parts(self) -> list[slice]:
