@@ -16,15 +16,17 @@ def honest(devices: int, seed: int = 0, spread: float = 0.4) -> torch.Tensor:
     return torch.exp(spread * draw) * torch.tensor([1e-3, 0.1])
 
 
-def test_a_large_scale_is_cut_to_what_the_others_make_believable() -> None:
+def test_a_scale_beyond_belief_counts_as_the_median() -> None:
     scale = honest(2000)
     scale[7] *= 1000
     _, bounded, _ = bound_scalars(initial_scalars(2), torch.zeros_like(scale), scale)
-    # Three deviations above the median of a log-normal law; medians of 2000 are within a few percent.
-    assert bounded[7, 0] == pytest.approx(1e-3 * math.exp(3 * 0.4), rel=0.1)
-    assert bounded[7, 1] == pytest.approx(0.1 * math.exp(3 * 0.4), rel=0.1)
-    cut = (bounded < scale).double().mean(dim=0)
-    assert (cut < 4 * 1.35e-3).all()  # P(z > 3) of honest devices, and the liar
+    # Medians of 2000 are within a few percent of that of the log-normal law.
+    assert bounded[7, 0] == pytest.approx(1e-3, rel=0.1)
+    assert bounded[7, 1] == pytest.approx(0.1, rel=0.1)
+    cut = bounded < scale
+    assert (cut.double().mean(dim=0) < 4 * 1.35e-3).all()  # P(z > 3) of honest devices, and the liar
+    believed = bounded[~cut[:, 0], 0].max()
+    assert believed == pytest.approx(1e-3 * math.exp(3 * 0.4), rel=0.1)  # three deviations are
     assert (bounded <= scale).all()
 
 
@@ -34,7 +36,7 @@ def test_fewer_than_half_cannot_move_the_bound_far(liars: int) -> None:
     scale = honest(20)
     scale[:liars] *= 1e6
     _, bounded, _ = bound_scalars(initial_scalars(2), torch.zeros_like(scale), scale)
-    assert (bounded[:liars] < 60 * scale[liars:].median(dim=0).values).all()
+    assert (bounded[:liars] < 5 * scale[liars:].median(dim=0).values).all()
     assert torch.equal(bounded[liars:], scale[liars:])
 
 
@@ -57,8 +59,8 @@ def test_means_are_brought_back_among_the_others() -> None:
     mean, scale = 0.2 + 0.01 * torch.randn(1000, 1, generator=draw), torch.full((1000, 1), 0.5)
     mean[0], mean[1] = 100.0, -100.0
     inside, _, _ = bound_scalars(initial_scalars(), mean, scale)
-    assert inside[0].item() == pytest.approx(0.23, abs=0.003)
-    assert inside[1].item() == pytest.approx(0.17, abs=0.003)
+    assert inside[0].item() == pytest.approx(0.2, abs=0.002)
+    assert inside[1].item() == pytest.approx(0.2, abs=0.002)
     assert (inside[2:] != mean[2:]).double().mean() < 0.01
 
 
@@ -71,7 +73,7 @@ def test_smoothing_remembers_so_that_a_round_of_liars_does_not_decide() -> None:
     _, bounded, later = bound_scalars(state, zero, torch.full((3, 1), 100.0), rate=rate)
     middle = rate * math.log(100)
     assert later.limits[0].item() == pytest.approx(middle)
-    assert torch.allclose(bounded, torch.full((3, 1), math.exp(middle + 3 * 0.1)))
+    assert torch.allclose(bounded, torch.full((3, 1), math.exp(middle)))
     assert state.limits[0].item() == pytest.approx(0.0)  # the old state is not touched
     _, silent, same = bound_scalars(later, zero, zero, rate=rate)
     assert torch.equal(silent, zero)

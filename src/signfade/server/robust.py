@@ -45,15 +45,16 @@ def initial_scalars(layers: int = 1) -> ScalarState:
 def bound_scalars(
     state: ScalarState, mean: Tensor, scale: Tensor, deviations: float = 3.0, rate: float = 0.2
 ) -> tuple[Tensor, Tensor, ScalarState]:
-    """Cut reported means and scales down to what the others make believable.
+    """Replace reported means and scales that the others do not make believable by the others' median.
 
     With `x = ln(scale)` of the devices that are not silent, `middle = median(x)` and `spread = max(0.1,
     1.4826*median(middle - x))` over those at or below the middle, both smoothed over rounds,
 
-        scale <- min(scale, exp(middle + deviations*spread)),
+        scale <- exp(middle)   where   scale > exp(middle + deviations*spread),
 
-    and a mean, in units of `exp(middle)`, is brought within `deviations` robust deviations of this round's
-    median. A small scale is let pass: a device may be silent.
+    and a mean, in units of `exp(middle)`, more than `deviations` robust deviations from this round's median
+    becomes that median. So who exaggerates beyond belief gains nothing, not even the bound. A small scale is
+    let pass: a device may be silent.
 
     Args:
         state: From `initial_scalars` or the last round. Not modified.
@@ -72,7 +73,7 @@ def bound_scalars(
         >>> scale = torch.tensor([[1.0], [1.1], [0.9], [1000.0]])
         >>> _, bounded, _ = bound_scalars(initial_scalars(), torch.zeros(4, 1), scale)
         >>> bounded.ravel()
-        tensor([1.0000, 1.1000, 0.9000, 1.6387])
+        tensor([1.0000, 1.1000, 0.9000, 1.0488])
     """
     if scale.ndim != 2 or state.limits.shape[1] != scale.shape[1]:
         raise ValueError(f"scale must have shape [K, {state.limits.shape[1]}]; got {list(scale.shape)}")
@@ -91,10 +92,11 @@ def bound_scalars(
     unit = middle.exp()
     largest = (middle + deviations * spread).exp().to(scale)
     known = ~smooth[0].isnan()
-    bounded = torch.where(known, torch.minimum(scale, largest), scale)
-    low, high = ((centre + side * deviations * width) * unit for side in (-1, 1))
-    inside = torch.maximum(torch.minimum(mean, high.to(mean)), low.to(mean))
-    return torch.where(known, inside, mean), bounded, ScalarState(smooth)
+    bounded = torch.where(known & (scale > largest), unit.to(scale), scale)
+    low, high = (((centre + side * deviations * width) * unit).to(mean) for side in (-1, 1))
+    outside = (mean < low) | (mean > high)
+    usual = (centre * unit).to(mean)
+    return torch.where(known & outside, usual, mean), bounded, ScalarState(smooth)
 
 
 def _layer(mean: Tensor, scale: Tensor) -> Tensor:
