@@ -55,6 +55,23 @@ def test_many_bits_compose_like_a_gaussian() -> None:
     assert found > mean + deviation * stats.norm.isf(1e3 * delta)
 
 
+@pytest.mark.parametrize(("flip", "bits"), [(0.3, 5000), (0.45, 62_346), (0.001, 1000), (0.49, 62_346)])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_many_bits_compose_exactly(flip: float, bits: int, delta: float) -> None:
+    """The sum over the whole law of the loss, `E[max(0, 1 - exp(epsilon - L))]`, which never leaves floats."""
+    right = np.arange(bits + 1)
+    loss = bit_epsilon(flip) * (2 * right - bits)
+    law = stats.binom.pmf(right, bits, 1 - flip)
+
+    def needed(epsilon: float) -> float:
+        above = loss > epsilon
+        return float(law[above] @ -np.expm1(epsilon - loss[above]))
+
+    epsilon = composed_epsilon(flip, bits, delta)
+    assert needed(epsilon * (1 + 1e-7)) <= delta
+    assert needed(epsilon * (1 - 1e-7)) > delta or epsilon > loss[-1] * (1 - 1e-7)
+
+
 def test_bits_are_flipped_as_often_as_said_and_by_their_own_stream() -> None:
     size, flip = 40_003, 0.3
     packed = torch.zeros(3, -(-size // 8), dtype=torch.uint8)

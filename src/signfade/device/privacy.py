@@ -69,7 +69,7 @@ def composed_epsilon(flip: float, bits: int, delta: float = 1e-5) -> float:
         >>> round(composed_epsilon(0.25, bits=1, delta=0.0), 4), round(composed_epsilon(0.45, bits=100), 2)
         (1.0986, 9.79)
         >>> round(composed_epsilon(0.45, bits=62_346))  # the paper's network, one round: no guarantee at all
-        1464
+        1463
 
     Reference: P. Kairouz, S. Oh, P. Viswanath, "The composition theorem for differential privacy": randomised
     response composes as the worst of all mechanisms with the same epsilon.
@@ -100,8 +100,24 @@ def _excess(epsilon: float, flip: float, bits: int, one: float) -> float:
     # L > epsilon where B > (n + epsilon/one)/2; where they are equal both terms are, and cancel.
     least = math.floor((bits + epsilon / one) / 2)
     likely = float(stats.binom.sf(least, bits, 1 - flip))
-    unlikely = float(stats.binom.logsf(least, bits, flip))
-    return likely - math.exp(min(0.0, epsilon + unlikely))
+    unlikely = float(stats.binom.sf(least, bits, flip))
+    # Of thousands of bits P' is below the smallest float, and exp(epsilon) beyond the largest.
+    log_unlikely = math.log(unlikely) if unlikely > 1e-290 else _log_tail(least, bits, flip)
+    return likely - math.exp(min(0.0, epsilon + log_unlikely))
+
+
+def _log_tail(least: int, bits: int, flip: float) -> float:
+    """`ln P'(B > least)` far above the mean: the first term, and the ratios of each to the one before."""
+    from scipy import stats
+
+    first = least + 1
+    if first > bits:
+        return -math.inf
+    odds = flip / (1 - flip)
+    falling = -math.log(odds * max(bits - first, 1) / (first + 1))  # the ratios themselves fall, too
+    steps = first + np.arange(min(bits - first, math.ceil(40 / falling)))
+    terms = np.cumprod(odds * (bits - steps) / (steps + 1))
+    return float(stats.binom.logpmf(first, bits, flip)) + math.log1p(float(terms.sum()))
 
 
 def randomised_response(packed: Tensor, size: int, flip: float, keys: NDArray[np.uint64]) -> Tensor:
