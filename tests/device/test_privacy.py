@@ -58,7 +58,7 @@ def test_many_bits_compose_like_a_gaussian() -> None:
 @pytest.mark.parametrize(("flip", "bits"), [(0.3, 5000), (0.45, 62_346), (0.001, 1000), (0.49, 62_346)])
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
 def test_many_bits_compose_exactly(flip: float, bits: int, delta: float) -> None:
-    """The sum over the whole law of the loss, `E[max(0, 1 - exp(epsilon - L))]`, which never leaves floats."""
+    """Summed over the whole law of the loss, `E[max(0, 1 - exp(epsilon - L))]`, which stays within floats."""
     right = np.arange(bits + 1)
     loss = bit_epsilon(flip) * (2 * right - bits)
     law = stats.binom.pmf(right, bits, 1 - flip)
