@@ -5,14 +5,15 @@ first half of x is the sum of the codewords of the two halves of u, the second h
 So stage s of the decoder holds `2**s` LLRs a path, and bit i of u needs those of the stages below the
 lowest one in i.
 
-Sums of bits are taken in the min-sum form and paths pay `|llr|` for a bit against it. This costs 0.03 dB,
-is more than twice as fast, and makes the decoder blind to the scale of the LLRs: it needs no noise
-variance.
+Sums of bits and the price of a path are exact, `ln(1 + exp(.))` included: the min-sum form would take less
+than half the time, but lose a tenth of a decibel on words of a hundred bits.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numba import njit
@@ -22,7 +23,14 @@ from numba import njit
 def _check(a, b):
     """LLR of the sum of two bits."""
     least = min(abs(a), abs(b))
-    return least if (a < 0) == (b < 0) else -least
+    least = least if (a < 0) == (b < 0) else -least
+    return least + math.log1p(math.exp(-abs(a + b))) - math.log1p(math.exp(-abs(a - b)))
+
+
+@njit(nogil=True, cache=True)
+def _price(llr):
+    """What a path pays for a bit of 0."""
+    return max(-llr, 0.0) + math.log1p(math.exp(-abs(llr)))
 
 
 @njit(nogil=True, cache=True)
@@ -129,12 +137,12 @@ def decode_range(channel, frozen, paths, payload, polynomial, degree, mask, firs
                 _update(i, stages, path, llr, source, left)
             if frozen[i]:
                 for path in range(active):
-                    metric[path] += max(-llr[path, 1], 0.0)
+                    metric[path] += _price(llr[path, 1])
                     _decide(i, 0, path, left, scratch)
                 continue
             for path in range(active):
-                offered[2 * path] = metric[path] + max(-llr[path, 1], 0.0)
-                offered[2 * path + 1] = metric[path] + max(llr[path, 1], 0.0)
+                offered[2 * path] = metric[path] + _price(llr[path, 1])
+                offered[2 * path + 1] = metric[path] + _price(-llr[path, 1])
             wanted = min(2 * active, paths)
             _keep(offered, 2 * active, wanted, kept)
             # A path with two children keeps the likelier and lends the other the place of a path with none.

@@ -154,7 +154,7 @@ class PolarCode:
         """Return the payloads behind received words.
 
         Successive cancellation with a list of `paths`, of which the most likely one that passes the check is
-        taken. The result does not depend on the scale of the LLRs.
+        taken.
 
         Args:
             llr: `ln P(0)/P(1)` of every coded bit, `[K, length]`.
