@@ -162,7 +162,6 @@ def draw(left: Axes, right: Axes, names: list[str], groups: dict[str, Group]) ->
             place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center", "fontsize": 8}
             right.annotate(f"{missing} never", (1, index), **place)
     left.set(title="Accuracy, mean of the seeds", xlabel="round", ylim=(0, 1))
-    left.legend(fontsize=7, loc="lower right")
     right.set(title="Rounds to 0.9, each seed", xlabel="round", yticks=range(len(names)))
     right.set_xlim(0, 1.25 * max(run.metrics[-1]["round"] for g in groups.values() for run in g.runs))
     right.set_yticklabels(names)
@@ -228,6 +227,9 @@ def regression(options: argparse.Namespace) -> None:
         axis.axhline(0.25, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title="Excess loss, with feedback over without", xlabel="step, in units of 1/L")
         axis.set(xticks=options.steps, xticklabels=[f"{step:g}" for step in options.steps])
+        ticks = (0.03, 0.1, 0.25, 1.0, 2.0)
+        axis.set(yticks=ticks, yticklabels=[f"{tick:g}" for tick in ticks], ylabel="ratio")
+        axis.minorticks_off()
         axis.legend(fontsize=8)
     write(figure, "feedback-regression", options)
 
@@ -268,6 +270,10 @@ def main() -> None:
             draw(axes[0], axes[1], chosen, groups)
             if switch in extra:
                 extra[switch](axes[2], {name: groups[name] for name in chosen})
+            lines, labels = axes[0].get_legend_handles_labels()
+            figure.legend(
+                lines, labels, loc="outside lower center", ncols=min(len(labels), 4), handlelength=3
+            )
         write(figure, switch, options)
 
 
