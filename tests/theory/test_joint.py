@@ -117,6 +117,20 @@ def test_the_vote_on_correlated_devices_is_close(common: float) -> None:
     assert found.product / math.sqrt(found.energy) == pytest.approx(measured, rel=0.01)
 
 
+@pytest.mark.parametrize("shared", [3, 7, 20])
+def test_the_vote_on_devices_that_share_few_directions_is_not_far(shared: int) -> None:
+    devices, samples = 21, 60_000
+    rng = np.random.default_rng(shared)
+    mix = np.hstack([rng.standard_normal((devices, shared)), 0.5 * np.eye(devices)])
+    g = mix @ rng.standard_normal((shared + devices, samples))
+    vote = np.where(np.sign(g).sum(axis=0) < 0, -1.0, 1.0)
+    measured = (vote * g.sum(axis=0)).mean() / math.sqrt((g.sum(axis=0) ** 2).mean())
+    std = np.sqrt((mix**2).sum(axis=1))
+    found = theory.vote_moments(np.full(devices, 1e9), std, mix @ mix.T / np.outer(std, std))
+    # One standard error of the measured cosine is 0.004 at most.
+    assert found.product / math.sqrt(found.energy) == pytest.approx(measured, rel=0.05, abs=0.012)
+
+
 def test_a_factor_and_the_best_factor() -> None:
     moments = theory.JointMoments(energy=4.0, product=3.0, power=9.0)
     assert moments.nmse() == pytest.approx((4 - 6 + 9) / 4)

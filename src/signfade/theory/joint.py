@@ -209,7 +209,9 @@ def vote_moments(
     agreement: float = 1.0,
     noise: float = 0.0,
 ) -> JointMoments:
-    """Moments of the majority vote on correlated devices: approximate, its cosine within 1 % from K = 20.
+    """Moments of the majority vote on correlated devices: approximate, its cosine within 5 % from K = 20.
+
+    Within 1 % where all devices are correlated alike; up to 5 % too large where they share few directions.
 
     Given the sum, `u = gsum/sqrt(E[gsum**2])`, the tally of detected signs is a sum of weakly dependent terms
     and is taken as Gaussian: `E[vote | u] = erf(mean/sqrt(2*variance))`, then `E[u * vote]` is an integral
