@@ -110,3 +110,22 @@ def test_correlation_of_centred_gradients() -> None:
 def test_combinations_without_meaning_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(method__aggregator="bfl", **options)
+
+
+@pytest.mark.parametrize("joint", ["soft", "ep"])
+def test_few_devices_of_a_large_cell_are_read_jointly(joint: str) -> None:
+    """Too many to remember, few enough a round to learn all pairs afresh."""
+    experiment = Experiment(
+        settings(
+            rounds=1,
+            data__name="gaussian",
+            data__size=2000,
+            data__devices=1500,
+            data__participation=0.01,
+            method__aggregator="bfl",
+            method__joint=joint,
+        )
+    )
+    record = experiment.advance()
+    assert record["devices"] == 15
+    assert record["nmse"] < 1

@@ -152,7 +152,7 @@ def compare(
 
 @app.command()
 def demo(overrides: Overrides = None, out: Out = None) -> None:
-    """Compare four methods on digits in about a minute.
+    """Compare four methods on digits, in under two minutes.
 
     signSGD, SBFL, the preset "best" and the ideal, over one cell. Nothing is downloaded.
     """

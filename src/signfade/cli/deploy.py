@@ -21,7 +21,8 @@ def deploy(
         bool, typer.Option("--tls", help="Encrypt connections, by certificates made now.")
     ] = False,
     auth: Annotated[
-        bool, typer.Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; with TLS.")
+        bool,
+        typer.Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; turns TLS on."),
     ] = False,
     timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds a round waits for its devices.")

@@ -265,6 +265,8 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
     tree: dict[str, Any] = {}
     if path is not None:
         tree = read(path)
+        if {"base", "grid", "runs"} & tree.keys():
+            raise ConfigError(f"{path} describes many runs; play it with: signfade sweep {path}")
         try:
             resolve(tree)
         except ConfigError as error:

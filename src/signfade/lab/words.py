@@ -80,6 +80,8 @@ def theory_finding(groups: Sequence[Group]) -> str:
         return f"{what} as predicted, within {_percent(max(abs(low), abs(high), 0.01))}."
     if round(100 * low) == round(100 * high):
         return f"{what} {_percent(abs(high))} {'above' if high > 0 else 'below'} the prediction."
+    if round(100 * low) == 0:
+        return f"{what} up to {_percent(high)} above the prediction."
     if low >= 0:
         return f"{what} {100 * low:.0f} to {_percent(high)} above the prediction."
     if high <= 0:

@@ -25,6 +25,7 @@ from signfade.server.bfl import (
     fit_factor,
     initial_correlation,
     joint_sbfl_gain,
+    learn_correlation,
     learn_low_rank,
     private_part,
     smooth_correlation,
@@ -35,8 +36,9 @@ from signfade.settings import MethodSettings
 
 __all__ = ["JointEstimate", "JointRule"]
 
-# Up to so many devices the pairs of all rounds are remembered; beyond, each round learns afresh.
-_REMEMBERED_DEVICES = 1000
+# In a cell of up to so many devices pairs are remembered from round to round; in a round of more than so many
+# there are too many pairs to look at each.
+_PAIRED_DEVICES = 1000
 _TRIES = 4096
 
 
@@ -58,7 +60,7 @@ class JointRule:
 
     def __init__(self, method: MethodSettings, population: int) -> None:
         self._method = method
-        self._memory = initial_correlation(population) if population <= _REMEMBERED_DEVICES else None
+        self._memory = initial_correlation(population) if population <= _PAIRED_DEVICES else None
 
     def __call__(self, uplink: Uplink, received: Received) -> JointEstimate:
         """Estimate the sum from what was received.
@@ -101,7 +103,10 @@ class JointRule:
     ) -> Tensor:
         """Return the centred sum's, from signals `[K, M]` of the round or of a trial over the same links."""
         if isinstance(correlation, LowRank):
-            raise ValueError(f'method.joint must be "linear" or "soft" for {len(y)} devices a round')
+            raise ValueError(
+                f'method.joint must be "linear" or "soft" for more than {_PAIRED_DEVICES} devices a round; '
+                f"got {len(y)}"
+            )
         signals, zero = view.posterior_link(y), torch.zeros_like(view.mean)
         std = math.sqrt(math.pi / 2) * view.scale.double()
         if self._method.joint == "ep":
@@ -171,11 +176,14 @@ class JointRule:
         """Return the correlation between the variables whose signs are sent."""
         if self._method.correlation == "genie":
             if told is None:
-                raise ValueError('method.correlation must be "learned" when gradients do not fit in memory')
+                raise ValueError(
+                    'method.correlation must be "learned" for more than 1000 devices a round, or gradients '
+                    "that do not fit in memory"
+                )
             return view.seen(told)
         links = (y, *view.linear_link)
         if self._memory is None:
-            return learn_low_rank(*links)
+            return (learn_correlation if len(y) <= _PAIRED_DEVICES else learn_low_rank)(*links)
         correlation, self._memory = smooth_correlation(self._memory, *links, torch.from_numpy(devices))
         return correlation
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from signfade.kernels.threads import available_threads
 from signfade.learn.cell import CellPlan, make_cell
 from signfade.learn.classify import one_thread
 from signfade.learn.conduct import make_conduct
@@ -54,7 +54,7 @@ class Experiment:
         self.settings = settings
         self.round = 0
         self.warnings: list[str] = []
-        self._workers = settings.threads or os.cpu_count() or 1
+        self._workers = settings.threads or available_threads()
         rule = rule_of(settings.method)
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
