@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 __all__ = [
     "PRESETS",
@@ -28,13 +28,6 @@ __all__ = [
 def _none_word(value: Any) -> Any:
     """TOML has no null: the word "none" stands for it."""
     return None if value == "none" else value
-
-
-def _plain_name(value: str) -> str:
-    """A name is that of a folder, too."""
-    if value in (".", "..") or "/" in value or "\\" in value:
-        raise ValueError(f"name must not lead to another folder; got {value!r}")
-    return value
 
 
 def _perfect_word(value: Any) -> Any:
@@ -369,9 +362,7 @@ class EvalSettings(_Section):
 class RunSettings(_Section):
     """One run."""
 
-    name: Annotated[str, AfterValidator(_plain_name)] = Field(
-        "run", min_length=1, description="what the run is called in tables and reports"
-    )
+    name: str = Field("run", min_length=1, description="what the run is called in tables and reports")
     label: str | None = Field(None, description="what the method is called there; its aggregator by default")
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random in the run")
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
