@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from signfade.lab.config import load
 from signfade.learn import Experiment
 from signfade.learn.attack import choose_attackers
 from signfade.learn.synthetic import GaussianTask
@@ -122,3 +124,17 @@ def test_an_inflated_scale_is_cut_and_the_model_stays_close() -> None:
     undefended = play(Bowl(20, 500, 0.5), 15, **attack).weights
     assert (defended - honest).norm() < 0.3 * honest.norm()
     assert (undefended - honest).norm() > 10 * honest.norm()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> None:
+    """Honest devices with different classes disagree; forty rounds of digits tell who lies all the same."""
+    example = Path(__file__).parents[2] / "examples" / "digits.toml"
+    lies = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
+    experiment = Experiment(load(example, [*lies, f"seed={seed}", "rounds=1000"]))
+    for _ in range(40):
+        experiment.advance()
+    liars = choose_attackers(experiment.settings.attack, 20, seed)
+    found = trust(experiment)
+    assert (found[liars] < -0.5).all()
+    assert (np.delete(found.numpy(), liars) > 0.5).all()
