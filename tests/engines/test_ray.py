@@ -88,7 +88,7 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
 
     text = """
     name = "tiny"
-    rounds = 60
+    rounds = 400
     seeds = 2
     checkpoint_every = 10
     data = {devices = 4, batch = 8}
@@ -105,8 +105,10 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
             told.append(event)
             on_event(event)
             if event.kind == "round" and event.round >= 10 and not killed:
+                # Between two runs a worker has another name; then a later event finds one.
                 killed.extend(workers("ray::_play")[:1])
-                os.kill(killed[0], signal.SIGKILL)
+                for worker in killed:
+                    os.kill(worker, signal.SIGKILL)
 
         return play(runs, jobs, on_event=heard, **options)
 
