@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from signfade.keys import stream_keys
 from signfade.learn.encode import Encoder
 from signfade.learn.received import Received
 from signfade.learn.side import CodedScalars
 from signfade.settings import CellSettings, MethodSettings
-from signfade.uplink import Link
+from signfade.uplink import Link, send_coded
 
 EVERYONE = np.arange(4)
 
@@ -78,6 +79,20 @@ def test_length_and_rate_of_the_code_are_those_set() -> None:
         ValueError, match=r"cell.code_length does not fit the scalars: length must be at least"
     ):
         side(code_length=80)
+
+
+def test_words_are_lost_as_by_send_coded() -> None:
+    """The decoder needs LLRs in their true scale, and a run gives it those: short words at 3 dB."""
+    everyone = np.arange(300)
+    coded = side(population=300, side_bits=8, code_rate=0.9)
+    encoder = Encoder(MethodSettings(side_bits=8), (30,))
+    sent = encoder.encode(0.03 * torch.randn(300, 30, generator=torch.Generator().manual_seed(1)))
+    r = round_of(sent.mean, sent.scale, torch.ones(300), sigma2=0.5)
+    found = coded.receive(r, r.link, everyone, 0)
+    bits = coded._to_bits(sent.mean, sent.scale)
+    expected = send_coded(bits, coded.code, r.h, r.sigma2, stream_keys(3, "side noise", 0, everyone))
+    assert 0.2 < float(expected.passed.double().mean()) < 0.8
+    assert torch.equal(found.passed, expected.passed)
 
 
 def test_a_lost_word_is_stood_in_for_by_the_last_one_drawn_to_the_others() -> None:

@@ -109,19 +109,15 @@ def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
 
 
 def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
-    from signfade.uplink import PolarCode
+    from signfade.learn.side import make_code
 
     if method.scales == "layer":
         return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."
     bits = 2 * (method.side_bits or 32)
     try:
-        if cell.code_length is None:
-            code = PolarCode.of_rate(bits, cell.code_rate, cell.code_check)
-        else:
-            code = PolarCode(bits, cell.code_length, cell.code_check)
+        code = make_code(cell, bits)
     except ValueError as error:
-        told = f"cell.code_rate or cell.code_length does not fit the scalars: {error}"
-        raise ConfigError(told) from None
+        raise ConfigError(str(error)) from None
     lost = block_error_faded(snr, bits + cell.code_check, code.length, cell.fading, cell.rician_k)
     share = f"{100 * np.mean(lost):.0f} %"
     return f"Scalars: {share} of the codewords ({code.length} bits, {bits // 2} bits a scalar) are lost."

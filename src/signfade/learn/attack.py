@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.device import LogQuantizer, UniformQuantizer
 from signfade.keys import generator
 from signfade.learn.encode import Encoder, Sent
 from signfade.learn.task import Devices
@@ -82,9 +81,7 @@ class Attack:
         return torch.from_numpy(np.packbits(draw.integers(0, 2, self._encoder.size, dtype=np.uint8)))
 
     def _levels(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        method = self._encoder.method
-        if method.side_bits is None:
+        if self._encoder.method.side_bits is None:
             return mean, scale
-        means = UniformQuantizer(method.side_bits, method.mean_limit)
-        scales = LogQuantizer(method.side_bits, method.scale_low, method.scale_high)
+        means, scales = self._encoder.quantizers
         return means.decode(means.encode(mean)).to(mean), scales.decode(scales.encode(scale)).to(scale)

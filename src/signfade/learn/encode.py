@@ -84,6 +84,21 @@ class Encoder:
             return self.size
         return self.size + 2 * len(self.segments) * (self.method.side_bits or EXACT_SCALAR_BITS)
 
+    @property
+    def quantizers(self) -> tuple[UniformQuantizer, LogQuantizer]:
+        """The quantisers of means and scales.
+
+        Raises:
+            ValueError: The method sends them as floats.
+        """
+        method = self.method
+        if method.side_bits is None:
+            raise ValueError("method.side_bits must be set for scalars to be quantised")
+        return (
+            UniformQuantizer(method.side_bits, method.mean_limit),
+            LogQuantizer(method.side_bits, method.scale_low, method.scale_high),
+        )
+
     def rotate(self, g: Tensor, rotation_key: int) -> Tensor:
         """Rotate the gradients `[k, M]` if the method says so."""
         return rotate(g, rotation_key) if self.method.rotation == "hadamard" else g
@@ -106,13 +121,12 @@ class Encoder:
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
         quantised = method.side_bits is not None and method.aggregator not in VOTES
         if quantised:
-            means = UniformQuantizer(method.side_bits or 0, method.mean_limit)
+            means, scales = self.quantizers
             sent_mean = means.decode(means.encode(prior.mean)).to(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=sent_mean)
         true_scale = self._true_scale(rotated, prior)
         scale = true_scale
         if quantised:
-            scales = LogQuantizer(method.side_bits or 0, method.scale_low, method.scale_high)
             scale = scales.decode(scales.encode(true_scale)).to(true_scale)
         packed = self._take_signs(rotated, prior, keys)
         return Sent(packed, prior.mean, scale, true_scale, prior.std)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from signfade.device import LogQuantizer, Packet, UniformQuantizer, unpack_signs
+from signfade.device import Packet, unpack_signs
 from signfade.learn.encode import Encoder, Sent
 from signfade.settings import VOTES
 
-__all__ = ["Decoded", "check_packet", "decode_packets", "make_packet", "quantizers"]
+__all__ = ["Decoded", "check_packet", "decode_packets", "make_packet"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def make_packet(encoder: Encoder, sent: Sent, row: int, *, device: int, round: i
     if encoder.method.aggregator not in VOTES:
         mean, scale, bits = sent.mean[row], sent.scale[row], encoder.method.side_bits or 0
     if bits:  # what was sent are levels already: each is in its own bin
-        means, scales = quantizers(encoder)
+        means, scales = encoder.quantizers
         mean, scale = means.encode(mean), scales.encode(scale)
     signs = unpack_signs(sent.packed[row], encoder.size)
     return Packet.make(signs, mean, scale, device=device, round=round, mean_bits=bits, scale_bits=bits)
@@ -100,16 +100,5 @@ def _scalars(encoder: Encoder, packet: Packet) -> tuple[Tensor, Tensor]:
         return zero, zero
     if not packet.mean_bits:
         return packet.mean, packet.scale
-    means, scales = quantizers(encoder)
+    means, scales = encoder.quantizers
     return means.decode(packet.mean), scales.decode(packet.scale)
-
-
-def quantizers(encoder: Encoder) -> tuple[UniformQuantizer, LogQuantizer]:
-    """Return the quantisers of means and scales of a method that has them."""
-    method = encoder.method
-    if method.side_bits is None:
-        raise ValueError("method.side_bits must be set for scalars to be quantised")
-    return (
-        UniformQuantizer(method.side_bits, method.mean_limit),
-        LogQuantizer(method.side_bits, method.scale_low, method.scale_high),
-    )

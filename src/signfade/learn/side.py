@@ -10,13 +10,12 @@ from torch import Tensor
 
 from signfade.keys import stream_keys
 from signfade.learn.encode import EXACT_SCALAR_BITS, Encoder
-from signfade.learn.packets import quantizers
 from signfade.learn.received import Received
 from signfade.learn.task import Devices
 from signfade.settings import CellSettings
 from signfade.uplink import Link, PolarCode, half_llr, transmit
 
-__all__ = ["CodedScalars", "Scalars"]
+__all__ = ["CodedScalars", "Scalars", "make_code"]
 
 _LEAST_SCALE = 1e-30  # its logarithm stands for that of zero
 
@@ -31,6 +30,21 @@ class Scalars(NamedTuple):
     scale: Tensor
     passed: Tensor
     turned: Tensor
+
+
+def make_code(cell: CellSettings, payload: int) -> PolarCode:
+    """Return the code that carries a device's scalars, `payload` bits.
+
+    Raises:
+        ValueError: It cannot carry so many.
+    """
+    shape = (cell.code_check, cell.code_list)
+    try:
+        if cell.code_length is None:
+            return PolarCode.of_rate(payload, cell.code_rate, *shape)
+        return PolarCode(payload, cell.code_length, *shape)
+    except ValueError as error:
+        raise ValueError(f"cell.code_rate or cell.code_length does not fit the scalars: {error}") from None
 
 
 class CodedScalars:
@@ -55,17 +69,7 @@ class CodedScalars:
         self._cell, self._encoder, self._seed = cell, encoder, seed
         layers = len(encoder.segments)
         self._bits = encoder.method.side_bits or EXACT_SCALAR_BITS
-        payload = 2 * layers * self._bits
-        shape = (cell.code_check, cell.code_list)
-        try:
-            if cell.code_length is None:
-                self.code = PolarCode.of_rate(payload, cell.code_rate, *shape)
-            else:
-                self.code = PolarCode(payload, cell.code_length, *shape)
-        except ValueError as error:
-            raise ValueError(
-                f"cell.code_rate or cell.code_length does not fit the scalars: {error}"
-            ) from None
+        self.code = make_code(cell, 2 * layers * self._bits)
         self._mean = torch.zeros(population, layers)
         self._scale = torch.zeros(population, layers)
         self._decoded_at = torch.full((population,), -1, dtype=torch.int64)
@@ -75,7 +79,7 @@ class CodedScalars:
 
         Args:
             received: Of the round, with the scalars that the devices send.
-            known: Links as the server knows them; only the signs of the gains matter.
+            known: Links as the server knows them.
             devices: Who sends, `[K]`.
             round: Round, counted from 0.
         """
@@ -83,7 +87,7 @@ class CodedScalars:
         air = received.true_link
         keys = stream_keys(self._seed, "side noise", round, devices)
         y = transmit(1 - 2 * self.code.encode(bits).float(), air.h, air.sigma2, keys)
-        llr = half_llr(y, known.h, torch.ones_like(known.sigma2))
+        llr = 2 * half_llr(y, known.h, known.sigma2)
         words, passed = self.code.decode(llr)
         turned = torch.zeros_like(passed)
         if received.air is not None and not bool(passed.all()):  # the sign of a gain may be wrong
@@ -122,7 +126,7 @@ class CodedScalars:
         if self._encoder.method.side_bits is None:
             codes = torch.cat([mean, scale], dim=1).float().contiguous().view(torch.int32).long()
         else:
-            means, scales = quantizers(self._encoder)
+            means, scales = self._encoder.quantizers
             codes = torch.cat([means.encode(mean), scales.encode(scale)], dim=1)
         shifts = torch.arange(self._bits - 1, -1, -1)
         return ((codes[:, :, None] >> shifts) & 1).to(torch.uint8).flatten(1)
@@ -139,7 +143,7 @@ class CodedScalars:
             sane = (mean.isfinite() & scale.isfinite() & (scale >= 0)).all(dim=1)
             mean, scale = (torch.where(sane[:, None], part, torch.zeros_like(part)) for part in (mean, scale))
             return mean, scale, sane
-        means, scales = quantizers(self._encoder)
+        means, scales = self._encoder.quantizers
         sane = (first < len(means.levels)).all(dim=1)  # one code of the mean stands for nothing
         return means.decode(first.clamp(max=len(means.levels) - 1)), scales.decode(second), sane
 
