@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,6 +62,7 @@ def reproduce(
     Tables and figures share their runs, and a run that is finished is never played again: stop it whenever
     you like, and give the same command to go on. The pages are OUT/results.md and OUT/results.html.
     """
+    from signfade.kernels.threads import available_threads
     from signfade.lab.reproduce import ARTEFACTS, FULL, QUICK, Bench, choose
 
     if docs is not None and (quick or seeds is not None or rounds is not None):
@@ -78,11 +78,11 @@ def reproduce(
         raise ValueError(f'name tables or figures, or "all"; there are {", ".join(ARTEFACTS)}')
     bench = Bench(folder, scale, docs)
     if show:
-        stdout_console().print(_listing(bench, chosen, jobs or os.cpu_count() or 1))
+        stdout_console().print(_listing(bench, chosen, jobs or available_threads()))
         return
     failed: dict[Path, str] = {}
     if not render:
-        failed = _play(bench, chosen, jobs or os.cpu_count() or 1)
+        failed = _play(bench, chosen, jobs or available_threads())
     for path in [*bench.write(chosen), *(bench.write_docs([*ARTEFACTS.values()]) if docs else [])]:
         typer.echo(str(path))
     if failed:

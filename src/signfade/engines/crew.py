@@ -20,6 +20,7 @@ from signfade.data import load
 from signfade.engines.child import Child, Inbox
 from signfade.engines.shards import Part, ShardedTask, Share, compute
 from signfade.engines.share import Shared, data_key, open_shared, share
+from signfade.kernels.threads import available_threads
 from signfade.lab.train import RunFailed
 from signfade.learn.allocator import tune_allocator
 from signfade.learn.task import Task
@@ -79,7 +80,7 @@ def sharded(shards: int) -> Iterator[Callable[[RunSettings], Task]]:
         def make(settings: RunSettings) -> Task:
             key = data_key(settings)
             data = None if key is None else share(load(*key), Path(scratch) / f"data-{len(crews)}")
-            threads = settings.threads or os.cpu_count() or 1  # for the evaluation, which stays here
+            threads = settings.threads or available_threads()  # for the evaluation, which stays here
             task = make_task(settings, threads, None if data is None else open_shared(data))
             crews.append(ProcessCrew(shards, settings, data, Path(scratch) / f"crew-{len(crews)}"))
             return ShardedTask(task, crews[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from signfade.data import load
 from signfade.engines.ray import cluster, data_parts, dataset_of
 from signfade.engines.shards import Part, ShardedTask, Share, compute
 from signfade.engines.share import data_key
+from signfade.kernels.threads import available_threads
 from signfade.lab.train import RunFailed
 from signfade.learn.task import Task
 from signfade.learn.tasks import make_task
@@ -54,7 +54,7 @@ def sharded(shards: int, address: str | None = None) -> Iterator[Callable[[RunSe
         def make(settings: RunSettings) -> Task:
             key = data_key(settings)
             dataset = None if key is None else load(*key)
-            task = make_task(settings, settings.threads or os.cpu_count() or 1, dataset)
+            task = make_task(settings, settings.threads or available_threads(), dataset)
             parts = None if dataset is None else ray.put(data_parts(dataset))
             crews.append(RayCrew(ray, shards, settings, parts))
             return ShardedTask(task, crews[-1])

@@ -12,9 +12,15 @@ from torch import Tensor
 from signfade import theory
 from signfade.device import sign
 from signfade.kernels import fused_sum, standard_normal
-from signfade.keys import generator, stream_key
+from signfade.keys import stream_key
 from signfade.learn.joint import JointEstimate
-from signfade.learn.predict import VARIANCE_OVER_SCALE2, bit_agreement, debias_factor
+from signfade.learn.predict import (
+    VARIANCE_OVER_SCALE2,
+    bit_agreement,
+    debias_factor,
+    drawn_gradients,
+    tried_moments,
+)
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.server import over_the_air, superposed_vote
@@ -103,7 +109,7 @@ class AirRule:
         return explained / energy
 
     def _draws(self, received: Received, devices: int) -> tuple[Tensor, Tensor]:
-        stream = generator(int(received.keys[0]) >> 1, "prediction")
+        stream = received.trial_stream("prediction")
         tries = max(64, min(_TRIES, _NUMBERS // devices))
         draw = torch.from_numpy(stream.standard_normal((devices + 1, tries)))
         return sign(draw[:-1]), draw[-1]
@@ -124,18 +130,11 @@ class AirRule:
             # Devices may be correlated in ways nobody has counted, or send other signs than those drawn here.
             if uplink.correlation is None or bit_agreement(self._method) < 1:
                 return None
-            values, vectors = torch.linalg.eigh(uplink.correlation)
-            stream = generator(int(received.keys[0]) >> 1, "correlated prediction")
+            stream = received.trial_stream("correlated prediction")
             draw = torch.from_numpy(stream.standard_normal((len(std), len(noise))))
-            g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw)
+            g = drawn_gradients(uplink.correlation, std, draw)
             guess = self._guess(sign(g), noise, amplitude, received)
-            truth, shared = alpha @ g, g @ guess
-            moments = theory.JointMoments(
-                energy=float(truth @ truth),
-                product=float(truth @ guess),
-                power=float(guess @ guess),
-                aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
-            ).cut(len(uplink.truth) / received.size)
+            moments = tried_moments(g, alpha, guess).cut(len(uplink.truth) / received.size)
         else:
             kappa = torch.minimum(sent.true_scale[:, 0].double(), std)
             guess = self._guess(signs, noise, amplitude, received)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -47,23 +45,20 @@ class Defence:
             received: What was received.
             round: Round, counted from 0.
         """
-        before = received
         if self._joint and self.reliability is not None:
-            _ = before.y  # the rule needs all signals at once, so they may as well be made now
+            _ = received.y  # the rule needs all signals at once, so they may as well be made now
         if self._settings.bound_scales:
-            mean, scale, self._scalars = bound_scalars(self._scalars, before.layer_mean, before.layer_scale)
-            received = replace(received, layer_mean=mean, layer_scale=scale)
-            cut = not (torch.equal(mean, before.layer_mean) and torch.equal(scale, before.layer_scale))
-            self.changed = cut
+            told = (received.layer_mean, received.layer_scale)
+            mean, scale, self._scalars = bound_scalars(self._scalars, *told)
+            self.changed = not (torch.equal(mean, told[0]) and torch.equal(scale, told[1]))
+            received = received.believed(layer_mean=mean, layer_scale=scale)
         if self.reliability is not None:
             assert uplink.weights is not None
             fresh = np.ones(len(received), dtype=bool) if uplink.fresh is None else uplink.fresh
             trust = self.reliability.observe(received, uplink.devices, fresh, uplink.weights, round)
             weights = (received.weights.double() * trust).to(received.weights)
-            received = replace(received, trust=trust, weights=weights)
+            received = received.believed(trust=trust, weights=weights)
             self.changed = True
-        if "y" in before.__dict__:  # signals that have been made already are not made again
-            received.__dict__["y"] = before.y
         return received
 
     @property

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from signfade import theory
 from signfade.device import sign
-from signfade.keys import generator
-from signfade.learn.predict import debias_factor
+from signfade.learn.predict import debias_factor, drawn_gradients, tried_moments
 from signfade.learn.received import Received
-from signfade.learn.round import Uplink
+from signfade.learn.round import PAIRED_DEVICES, Uplink
 from signfade.learn.task import Devices
 from signfade.learn.view import View, make_view
 from signfade.server.bfl import (
@@ -36,9 +35,6 @@ from signfade.settings import MethodSettings
 
 __all__ = ["JointEstimate", "JointRule"]
 
-# In a cell of up to so many devices pairs are remembered from round to round; in a round of more than so many
-# there are too many pairs to look at each.
-_PAIRED_DEVICES = 1000
 _TRIES = 4096
 
 
@@ -60,7 +56,7 @@ class JointRule:
 
     def __init__(self, method: MethodSettings, population: int) -> None:
         self._method = method
-        self._memory = initial_correlation(population) if population <= _PAIRED_DEVICES else None
+        self._memory = initial_correlation(population) if population <= PAIRED_DEVICES else None
 
     def __call__(self, uplink: Uplink, received: Received) -> JointEstimate:
         """Estimate the sum from what was received.
@@ -104,7 +100,7 @@ class JointRule:
         """Return the centred sum's, from signals `[K, M]` of the round or of a trial over the same links."""
         if isinstance(correlation, LowRank):
             raise ValueError(
-                f'method.joint must be "linear" or "soft" for more than {_PAIRED_DEVICES} devices a round; '
+                f'method.joint must be "linear" or "soft" for more than {PAIRED_DEVICES} devices a round; '
                 f"got {len(y)}"
             )
         signals, zero = view.posterior_link(y), torch.zeros_like(view.mean)
@@ -147,23 +143,16 @@ class JointRule:
     ) -> theory.JointMoments:
         """Return the moments of a rule without formulas, tried on coordinates drawn from the true prior."""
         air = received.true_link
-        stream = generator(int(received.keys[0]) >> 1, "prediction")
+        stream = received.trial_stream("prediction")
         draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
-        values, vectors = torch.linalg.eigh(told)
-        g = std[:, None] * ((vectors * values.clamp_min(0).sqrt()) @ draw[0])
+        g = drawn_gradients(told, std, draw[0])
         y = air.h[:, None] * self._bits(g, std, received) + air.sigma2.sqrt()[:, None] * draw[1]
         guess = self._posterior_mean(y.float(), view, correlation, weights).double()
-        truth, shared = received.weights.double() @ g, g @ guess
-        return theory.JointMoments(
-            energy=float(truth @ truth),
-            product=float(truth @ guess),
-            power=float(guess @ guess),
-            aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
-        )
+        return tried_moments(g, received.weights, guess)
 
     def _bits(self, g: Tensor, std: Tensor, received: Received) -> Tensor:
         """Draw the bits that devices would send for gradients `[K, M]`."""
-        stream = generator(int(received.keys[0]) >> 1, "prediction of bits")
+        stream = received.trial_stream("prediction of bits")
         if self._method.sign_noise > 0:
             noise = torch.from_numpy(stream.standard_normal(tuple(g.shape)))
             g = g + self._method.sign_noise * std[:, None] * noise
@@ -177,13 +166,13 @@ class JointRule:
         if self._method.correlation == "genie":
             if told is None:
                 raise ValueError(
-                    'method.correlation must be "learned" for more than 1000 devices a round, or gradients '
-                    "that do not fit in memory"
+                    f'method.correlation must be "learned" for more than {PAIRED_DEVICES} devices a round, '
+                    "or gradients that do not fit in memory"
                 )
             return view.seen(told)
         links = (y, *view.linear_link)
         if self._memory is None:
-            return (learn_correlation if len(y) <= _PAIRED_DEVICES else learn_low_rank)(*links)
+            return (learn_correlation if len(y) <= PAIRED_DEVICES else learn_low_rank)(*links)
         correlation, self._memory = smooth_correlation(self._memory, *links, torch.from_numpy(devices))
         return correlation
 

@@ -17,7 +17,15 @@ from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.settings import MethodSettings
 
-__all__ = ["VARIANCE_OVER_SCALE2", "bit_agreement", "debias_factor", "known_gain", "predicted_error"]
+__all__ = [
+    "VARIANCE_OVER_SCALE2",
+    "bit_agreement",
+    "debias_factor",
+    "drawn_gradients",
+    "known_gain",
+    "predicted_error",
+    "tried_moments",
+]
 
 # Dividing by a smaller gain than this would amplify noise more than it restores the step.
 SMALLEST_GAIN = 0.15
@@ -156,6 +164,24 @@ def _given_bits(
     bias = rotate_back(known + factor * mean).double() - uplink.truth.double()
     noise = (factor * share.numpy()) ** 2 @ (np.atleast_1d(power) - np.atleast_1d(signal) ** 2)
     return float((bias @ bias + len(bias) * noise) / energy)
+
+
+def drawn_gradients(correlation: Tensor, std: Tensor, draw: Tensor) -> Tensor:
+    """Turn independent standard normal numbers, `[K, n]`, into gradients of these devices' joint law."""
+    values, vectors = torch.linalg.eigh(correlation)
+    root: Tensor = vectors * values.clamp_min(0).sqrt()
+    return std[:, None] * (root @ draw)
+
+
+def tried_moments(g: Tensor, weights: Tensor, guess: Tensor) -> theory.JointMoments:
+    """Return the moments of a rule whose estimates `[n]` for gradients `[K, n]` are there."""
+    truth, shared = weights.double() @ g, g @ guess
+    return theory.JointMoments(
+        energy=float(truth @ truth),
+        product=float(truth @ guess),
+        power=float(guess @ guess),
+        aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
+    )
 
 
 def debias_factor(method: MethodSettings, gain: float) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from signfade.device import spread
 from signfade.kernels import received
+from signfade.keys import generator
 from signfade.uplink import Link, Refined
 
 __all__ = ["Received"]
@@ -60,6 +62,24 @@ class Received:
         """Received signals, `[K, M]`."""
         air = self.true_link
         return received(self.packed, self.size, air.h, air.sigma2, self.keys)
+
+    def signals(self, rows: slice) -> Tensor:
+        """Received signals of some devices, `[k, M]`: the round's if they are made already, or only these."""
+        if "y" in self.__dict__:
+            return self.y[rows]
+        air = self.true_link
+        return received(self.packed[rows], self.size, air.h[rows], air.sigma2[rows], self.keys[rows])
+
+    def believed(self, **changes: Any) -> Received:
+        """Return this with other scalars, weights or trust; signals that are made already stay."""
+        changed = replace(self, **changes)
+        if "y" in self.__dict__:
+            changed.__dict__["y"] = self.y
+        return changed
+
+    def trial_stream(self, purpose: str) -> np.random.Generator:
+        """Return the randomness of trials that predict this round: another round's noise has another key."""
+        return generator(int(self.keys[0]) >> 1, purpose)
 
     @property
     def true_link(self) -> Link:

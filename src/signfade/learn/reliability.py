@@ -21,7 +21,6 @@ from torch import Tensor
 
 from signfade.device import rotate, unpack_signs
 from signfade.kernels import pack_above
-from signfade.kernels import received as received_signals
 from signfade.keys import stream_key
 from signfade.learn.encode import Encoder
 from signfade.learn.received import Received
@@ -100,7 +99,7 @@ class Reliability:
         zero = torch.zeros(step, 1)
         for start in range(0, len(received), step):
             rows = slice(start, start + step)
-            y = _signals(received, rows) * side[rows, None].to(torch.float32)
+            y = received.signals(rows) * side[rows, None].to(torch.float32)
             packed[rows] = pack_above(y, zero[: len(y)])
         gain = 1 - 2 * error_probability(received.link.snr.double())
         votes = self._encoder.method.aggregator in VOTES  # votes send no scales: all bits stand for the same
@@ -168,16 +167,6 @@ class Reliability:
         self._past = [
             _Heard(int(t), *(state[f"{i}.{name}"] for name in _SAVED)) for i, t in enumerate(state["rounds"])
         ]
-
-
-def _signals(received: Received, rows: slice) -> Tensor:
-    """Return the signals of some devices, `[k, M]`, from the round's if they have been made already."""
-    if "y" in received.__dict__:
-        return received.y[rows]
-    air = received.true_link
-    return received_signals(
-        received.packed[rows], received.size, air.h[rows], air.sigma2[rows], received.keys[rows]
-    )
 
 
 def _unpacked(heard: _Heard, size: int) -> Iterator[tuple[slice, Tensor]]:

@@ -18,15 +18,22 @@ from signfade.learn.encode import Encoder, Sent, join
 from signfade.learn.received import Received
 from signfade.learn.task import Devices, Task
 from signfade.server.bfl import pair_sums
-from signfade.uplink import Link
 
-__all__ = ["Diverged", "Uplink", "choose_devices", "collect", "correlation_of", "rotate_back"]
+__all__ = [
+    "PAIRED_DEVICES",
+    "Diverged",
+    "Uplink",
+    "choose_devices",
+    "collect",
+    "correlation_of",
+    "rotate_back",
+]
 
 # Gradients held at once: 2^24 float32 numbers, 64 MB, however many devices there are.
 _CHUNK_NUMBERS = 1 << 24
-# The correlation between all pairs of devices is worked out up to so many: beyond, pairs would cost more than
-# gradients.
-_GRAM_DEVICES = 1000
+# Pairs of devices are looked at up to so many, and remembered in cells of up to so many: beyond, they would
+# cost more than gradients.
+PAIRED_DEVICES = 1000
 
 
 class Diverged(RuntimeError):
@@ -110,9 +117,9 @@ def collect(
     losses, parts = [], []
     inner = None
     chunk = max(1, _CHUNK_NUMBERS // task.size)
+    compute = task if conduct is None else conduct
     for start in range(0, len(devices), chunk):
         rows = slice(start, start + chunk)
-        compute = task if conduct is None else conduct
         local = compute.local_gradients(weights, devices[rows], round)
         losses.append(local.losses.double())
         truth += torch.mv(local.gradients.T, alpha[rows])
@@ -123,7 +130,7 @@ def collect(
                 parts.append(encoder.encode(encoder.rotate(local.gradients, rotation_key)))
             else:
                 parts.append(conduct.send(local.gradients, devices[rows], round, rotation_key))
-        if gram and len(devices) <= min(chunk, _GRAM_DEVICES):
+        if gram and len(devices) <= min(chunk, PAIRED_DEVICES):
             inner = pair_sums(local.gradients)
             if not bool(inner.isfinite().all()):
                 raise Diverged("gradients are too large to be multiplied")
@@ -138,13 +145,18 @@ def collect(
     correlation = None
     if inner is not None:
         correlation = correlation_of(inner, sent.mean[:, 0], encoder.size)
-    received = _receive(sent, encoder, link, alpha, stream_keys(seed, "noise", round, devices))
+    received = Received(
+        sent.packed,
+        encoder.size,
+        link,
+        sent.mean,
+        sent.scale,
+        encoder.segments,
+        alpha,
+        stream_keys(seed, "noise", round, devices),
+    )
     fresh = None if conduct is None else conduct.fresh(devices, round)
     return Uplink(devices, received, sent, truth, correlation, loss, weights, fresh)
-
-
-def _receive(sent: Sent, encoder: Encoder, link: Link, alpha: Tensor, keys: np.ndarray) -> Received:
-    return Received(sent.packed, encoder.size, link, sent.mean, sent.scale, encoder.segments, alpha, keys)
 
 
 def rotate_back(estimate: Tensor, encoder: Encoder, seed: int, round: int) -> Tensor:

@@ -181,9 +181,8 @@ class OneBitStrategy(Strategy):
             least = self.settings.data.devices if self._min_devices is None else self._min_devices
             end = time.monotonic() + self._connect_timeout
         while True:
-            self.judge.late(
-                self._exchange.late(grid), self.station.round
-            )  # whoever answers late is free again
+            # Whoever answers late is free again.
+            self.judge.late(self._exchange.late(grid), self.station.round)
             nodes = set(grid.get_node_ids()) - self._exchange.busy
             if len(nodes) >= least:
                 break
