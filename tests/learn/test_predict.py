@@ -35,7 +35,7 @@ def test_too_many_devices_for_pairs(changes: dict[str, Any], monkeypatch: pytest
     )
     found = {}
     for limit in (60, 59):
-        monkeypatch.setattr(round_module, "_GRAM_DEVICES", limit)
+        monkeypatch.setattr(round_module, "PAIRED_DEVICES", limit)
         run = Experiment(chosen)
         records = [run.advance() for _ in range(40)]
         measured = np.array([record["nmse"] for record in records])
