@@ -1,0 +1,109 @@
+"""The two transforms of Winograd's 5x5 convolution in numba; `kernels.winograd` says what they are for.
+
+An 8x8 patch has 64 places, each with the numbers of 32 channels side by side. A transform works on the rows,
+then on the columns, in place, all channels at once: loops of 32 that the compiler takes eight at a time.
+"""
+
+# mypy: ignore-errors
+# (numba infers the types of this file itself)
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, njit, uint64
+
+LANES = 32
+_ROW = 8 * LANES
+
+# As in `compiled_pool`: products may be fused with sums, sums may not change places, indices are unsigned.
+_jit = njit(nogil=True, cache=True, fastmath={"contract"})
+_inline = njit(fastmath={"contract"}, inline="always")
+
+
+@_inline
+def _transform_patch(a, start, step):
+    """Replace eight numbers, `step` apart, by B' times them."""
+    for lane in range(LANES):
+        p, q = uint64(start + lane), uint64(step)
+        d0, d1, d2, d3 = a[p], a[p + q], a[p + uint64(2) * q], a[p + uint64(3) * q]
+        p4 = p + uint64(4) * q
+        d4, d5, d6, d7 = a[p4], a[p4 + q], a[p4 + uint64(2) * q], a[p4 + uint64(3) * q]
+        a[p] = d0 - d6 + (d4 - d2) * float32(5.25)
+        even, odd = d2 + d6 - d4 * float32(4.25), d1 + d5 - d3 * float32(4.25)
+        a[p + q], a[p + uint64(2) * q] = even + odd, even - odd
+        even = d6 + d2 * float32(0.25) - d4 * float32(1.25)
+        odd = d1 * float32(0.5) - d3 * float32(2.5) + d5 * float32(2)
+        a[p + uint64(3) * q], a[p4] = even + odd, even - odd
+        even = d6 + (d2 - d4 * float32(1.25)) * float32(4)
+        odd = d1 * float32(2) - d3 * float32(2.5) + d5 * float32(0.5)
+        a[p4 + q], a[p4 + uint64(2) * q] = even + odd, even - odd
+        a[p4 + uint64(3) * q] = d7 - d1 + (d3 - d5) * float32(5.25)
+
+
+@_inline
+def _transform_product(a, start, step):
+    """Replace the first four of eight numbers, `step` apart, by A' times the eight."""
+    for lane in range(LANES):
+        p, q = uint64(start + lane), uint64(step)
+        m0, m1, m2, m3 = a[p], a[p + q], a[p + uint64(2) * q], a[p + uint64(3) * q]
+        p4 = p + uint64(4) * q
+        m4, m5, m6, m7 = a[p4], a[p4 + q], a[p4 + uint64(2) * q], a[p4 + uint64(3) * q]
+        even1, even2, even3 = m1 + m2, m3 + m4, m5 + m6
+        odd1, odd2, odd3 = m1 - m2, m3 - m4, m5 - m6
+        a[p] = m0 + even1 + even2 + even3
+        a[p + q] = odd1 + odd2 * float32(2) + odd3 * float32(0.5)
+        a[p + uint64(2) * q] = even1 + even2 * float32(4) + even3 * float32(0.25)
+        a[p + uint64(3) * q] = odd1 + odd2 * float32(8) + odd3 * float32(0.125) + m7
+
+
+@_inline
+def _copy(source, start, target, to, count):
+    for lane in range(count):
+        target[uint64(to + lane)] = source[uint64(start + lane)]
+
+
+@_jit
+def transform_patches(x, samples, height, width, channels, tiles, v):
+    """Write B' patch B of every patch to v `[64, tiles, C]`, flat; x: `[samples, height, width, C]`, flat."""
+    down, across = (height - 4) // 4, (width - 4) // 4
+    a = np.empty(64 * LANES, np.float32)
+    tile = 0
+    for n in range(samples):
+        for i in range(down):
+            for j in range(across):
+                for c in range(0, channels, LANES):
+                    count = min(LANES, channels - c)
+                    for r in range(8):
+                        row = ((n * height + 4 * i + r) * width + 4 * j) * channels + c
+                        for s in range(8):
+                            _copy(x, row + s * channels, a, r * _ROW + s * LANES, count)
+                    for s in range(8):
+                        _transform_patch(a, s * LANES, _ROW)
+                    for r in range(8):
+                        _transform_patch(a, r * _ROW, LANES)
+                    for k in range(64):
+                        _copy(a, k * LANES, v, (k * tiles + tile) * channels + c, count)
+                tile += 1
+
+
+@_jit
+def transform_products(m, samples, height, width, channels, tiles, y):
+    """Write A' product A of m `[64, tiles, O]` to y `[samples, height, width, O]`, both flat."""
+    down, across = height // 4, width // 4
+    a = np.empty(64 * LANES, np.float32)
+    tile = 0
+    for n in range(samples):
+        for i in range(down):
+            for j in range(across):
+                for c in range(0, channels, LANES):
+                    count = min(LANES, channels - c)
+                    for k in range(64):
+                        _copy(m, (k * tiles + tile) * channels + c, a, k * LANES, count)
+                    for s in range(8):
+                        _transform_product(a, s * LANES, _ROW)
+                    for r in range(4):
+                        _transform_product(a, r * _ROW, LANES)
+                        row = ((n * height + 4 * i + r) * width + 4 * j) * channels + c
+                        for s in range(4):
+                            _copy(a, r * _ROW + s * LANES, y, row + s * channels, count)
+                tile += 1
