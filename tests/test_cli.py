@@ -191,6 +191,8 @@ def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("signfade: round 2: ")
+    assert signfade(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").exists()  # where the runs are, not where the user stands
     assert signfade(["report", str(tmp_path), "-o", str(tmp_path / "a.html")]) == 0
     page = (tmp_path / "a.html").read_text()
     assert "sbfl (failed), seed 0: round 2: " in page  # and says why

@@ -293,3 +293,10 @@ def test_runs_of_one_name_are_told_apart_once(tmp_path: Path, make_run: Any) -> 
     legend = text.split('<ul class="legend">')[1].split("</ul>")[0]
     assert legend.count("sbfl (data mnist)") == 1
     assert legend.count("mnist") == 1
+
+
+def test_defaults_of_a_method_go_without_saying(runs: list[Path], tmp_path: Path) -> None:
+    text, _ = page_of(runs, tmp_path)
+    legend = text.split('<ul class="legend">')[1].split("</ul>")[0]
+    assert "rotation hadamard" in legend  # sbfl's, not the default
+    assert "rotation none" not in legend

@@ -45,10 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(data_app, name="data")
-app.command()(reproduce)
-app.command()(sweep)
-app.command()(deploy)
 
 
 def _version(wanted: bool) -> None:
@@ -274,9 +270,15 @@ def theory(
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run folders, or folders of them.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The page; by default report.html, in DIR if there is one, here if there are several.",
+        ),
+    ] = None,
 ) -> None:
     """Write one HTML page about runs.
 
@@ -284,7 +286,8 @@ def report(
     """
     from signfade.lab.report import write_report
 
-    typer.echo(str(write_report(folders, output)))
+    place = folders[0] if len(folders) == 1 else Path()
+    typer.echo(str(write_report(folders, output or place / "report.html")))
 
 
 @app.command()
@@ -298,3 +301,10 @@ def config(
     from signfade.lab.config import load, to_toml
 
     typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
+
+
+# In the order of `signfade --help`, after those above.
+app.command()(sweep)
+app.command()(reproduce)
+app.command()(deploy)
+app.add_typer(data_app, name="data")

@@ -57,7 +57,7 @@ def reproduce(
         bool, typer.Option("--render", help="Play nothing; write the pages from what is finished.")
     ] = False,
 ) -> None:
-    """Run the paper's experiments again and put ours beside the paper's numbers.
+    """Play the paper's tables and figures, ours beside its own.
 
     Tables and figures share their runs, and a run that is finished is never played again: stop it whenever
     you like, and give the same command to go on. The pages are OUT/results.md and OUT/results.html.

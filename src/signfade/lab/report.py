@@ -30,6 +30,7 @@ from signfade.lab.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
 from signfade.lab.table import comparison
 from signfade.lab.train import folder_name
 from signfade.lab.words import VOTES, finding, theory_finding, theory_rows
+from signfade.settings import MethodSettings
 
 __all__ = ["render_report", "write_report"]
 
@@ -59,6 +60,8 @@ _NO_FACT = {
     "regression": {"data.split", "model.name"},
     "gaussian": {"data.split", "data.batch", "model.name"},
 }
+# a method's defaults go without saying; some mean nothing to it
+_DEFAULTS = {f"method.{key}": value for key, value in MethodSettings().model_dump().items()}
 _BUDGET = {"cell.radius_km", "cell.bandwidth_hz"}
 
 
@@ -166,7 +169,7 @@ def _legend(groups: Sequence[Group]) -> str:
         apart = [
             setting_text(key, row[index])
             for key, row in differing.items()
-            if row[index] is not None
+            if row[index] not in (None, _DEFAULTS.get(key))
             and format_value(row[index]) != group.label
             and setting_text(key, row[index]) not in group.label  # two of one name tell them there
         ]
