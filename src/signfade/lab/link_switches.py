@@ -19,7 +19,7 @@ __all__ = ["air_error", "bit_errors", "path_loss_note", "switch_notes"]
 
 Array = NDArray[np.float64]
 
-_LEVELS = 9  # quantiles of the devices' mean SNRs that stand for all
+_LEVELS = 50  # in a larger cell, as many quantiles of the devices' mean SNRs stand for all
 _AIR_ROUNDS, _AIR_COORDINATES = 50, 2000  # tell an error to about a hundredth of itself
 
 
@@ -81,7 +81,9 @@ def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array 
         ['Scalars: 15 % of the codewords (128 bits, 4 bits a scalar) are lost.']
     """
     cell, method = settings.cell, settings.method
-    snr = 10 ** (np.quantile(mean_snr_db, (np.arange(_LEVELS) + 0.5) / _LEVELS) / 10)
+    if len(mean_snr_db) > _LEVELS:
+        mean_snr_db = np.quantile(mean_snr_db, (np.arange(_LEVELS) + 0.5) / _LEVELS)
+    snr = 10 ** (mean_snr_db / 10)
     notes = []
     if cell.modulation == "qpsk":
         notes.append("Two bits a symbol: SNRs are those of a bit, 3 dB below the symbol's.")

@@ -161,8 +161,8 @@ def _homogeneous(study: Study) -> Finding:
         return _UNKNOWN
     ours = mean(floors(chosen(study, "gaussian", "homogeneous")[1]))
     words = (
-        f"{_below(reduction)} signSGD with its best step. The loss itself (ours: {ours:.3g} above the optimum) "
-        "cannot be compared: with labels independent of the data the optimum is far above 0.009"
+        f"{_below(reduction)} signSGD with its best step. The loss itself (ours: {ours:.3g} above the "
+        "optimum) cannot be compared: with labels independent of the data the optimum is far above 0.009"
     )
     return Finding(reduction >= claim - 0.1, words)
 
