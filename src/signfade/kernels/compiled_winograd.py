@@ -21,23 +21,28 @@ _inline = njit(fastmath={"contract"}, inline="always")
 
 
 @_inline
+def _eight(a, p, q):
+    """Return the eight numbers at p, p + q, ..."""
+    two, half = q + q, p + uint64(4) * q
+    return a[p], a[p + q], a[p + two], a[p + two + q], a[half], a[half + q], a[half + two], a[half + two + q]
+
+
+@_inline
 def _transform_patch(a, start, step):
     """Replace eight numbers, `step` apart, by B' times them."""
     for lane in range(LANES):
         p, q = uint64(start + lane), uint64(step)
-        d0, d1, d2, d3 = a[p], a[p + q], a[p + uint64(2) * q], a[p + uint64(3) * q]
-        p4 = p + uint64(4) * q
-        d4, d5, d6, d7 = a[p4], a[p4 + q], a[p4 + uint64(2) * q], a[p4 + uint64(3) * q]
+        d0, d1, d2, d3, d4, d5, d6, d7 = _eight(a, p, q)
         a[p] = d0 - d6 + (d4 - d2) * float32(5.25)
         even, odd = d2 + d6 - d4 * float32(4.25), d1 + d5 - d3 * float32(4.25)
         a[p + q], a[p + uint64(2) * q] = even + odd, even - odd
         even = d6 + d2 * float32(0.25) - d4 * float32(1.25)
         odd = d1 * float32(0.5) - d3 * float32(2.5) + d5 * float32(2)
-        a[p + uint64(3) * q], a[p4] = even + odd, even - odd
+        a[p + uint64(3) * q], a[p + uint64(4) * q] = even + odd, even - odd
         even = d6 + (d2 - d4 * float32(1.25)) * float32(4)
         odd = d1 * float32(2) - d3 * float32(2.5) + d5 * float32(0.5)
-        a[p4 + q], a[p4 + uint64(2) * q] = even + odd, even - odd
-        a[p4 + uint64(3) * q] = d7 - d1 + (d3 - d5) * float32(5.25)
+        a[p + uint64(5) * q], a[p + uint64(6) * q] = even + odd, even - odd
+        a[p + uint64(7) * q] = d7 - d1 + (d3 - d5) * float32(5.25)
 
 
 @_inline
@@ -45,9 +50,7 @@ def _transform_product(a, start, step):
     """Replace the first four of eight numbers, `step` apart, by A' times the eight."""
     for lane in range(LANES):
         p, q = uint64(start + lane), uint64(step)
-        m0, m1, m2, m3 = a[p], a[p + q], a[p + uint64(2) * q], a[p + uint64(3) * q]
-        p4 = p + uint64(4) * q
-        m4, m5, m6, m7 = a[p4], a[p4 + q], a[p4 + uint64(2) * q], a[p4 + uint64(3) * q]
+        m0, m1, m2, m3, m4, m5, m6, m7 = _eight(a, p, q)
         even1, even2, even3 = m1 + m2, m3 + m4, m5 + m6
         odd1, odd2, odd3 = m1 - m2, m3 - m4, m5 - m6
         a[p] = m0 + even1 + even2 + even3
