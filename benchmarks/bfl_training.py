@@ -2,6 +2,7 @@
 
     python benchmarks/bfl_training.py --out runs/bfl --jobs 2      # hours; stop it anywhere, start it again
     python benchmarks/bfl_training.py --out runs/bfl --table       # the tables of what is there
+    python benchmarks/bfl_training.py --out runs/bfl --table --page docs/bfl.md
 
 Steps are tuned for each method and bandwidth on two seeds of their own, two chunks a device, 120 rounds, by
 the mean accuracy at rounds 80, 100 and 120. The first seed tries 1e-3, 3e-3, 1e-2 and 3e-2, and goes on in
@@ -20,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page import Tables
+
 from signfade.engines.events import Event
 from signfade.engines.process import play
 from signfade.lab.compare import PlannedRun
@@ -35,6 +38,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "ep": {"method.preset": "best", "method.joint": "ep"},
     "ideal": {"method.aggregator": "ideal"},
 }
+NAMES = {method: method for method in METHODS} | {
+    "sbfl-published": "sbfl, published",
+    "rotated-sbfl": "rotated sbfl",
+    "linear": "rotated bfl, linear, debiased",
+    "best": "best (rotated bfl, soft, debiased)",
+    "ep": "rotated bfl, ep, debiased",
+}
+SHOWN = ("last_accuracy", "median_cosine", "median_nmse", "median_nmse_theory")
 BANDWIDTHS = {"180kHz": 180e3, "1MHz": 1e6, "10MHz": 10e6}
 STEPS = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 FIRST_STEPS = STEPS[4:8]
@@ -158,7 +169,7 @@ def tuned_steps(
 
 
 def grid(out: Path, steps: dict[tuple[str, str], float]) -> dict[str, list[PlannedRun]]:
-    """Return the runs of every cell of the study, by title."""
+    """Return the runs of every cell of the study, by name."""
 
     def cell(
         split: str, bandwidth: str, devices: int, seeds: int, rounds: int, methods: Sequence[str]
@@ -176,12 +187,12 @@ def grid(out: Path, steps: dict[tuple[str, str], float]) -> dict[str, list[Plann
     cells = {}
     for split in ("two-chunks", "iid"):
         for bandwidth in ("180kHz", "1MHz"):
-            cells[f"{split}, {bandwidth}, K = 20"] = cell(split, bandwidth, 20, 3, 400, list(METHODS))
+            cells[f"{split} {bandwidth} K20"] = cell(split, bandwidth, 20, 3, 400, list(METHODS))
     ten = ["rotated-sbfl", "linear", "best", "ideal"]
-    cells["two-chunks, 10MHz, K = 20"] = cell("two-chunks", "10MHz", 20, 3, 400, ten)
+    cells["two-chunks 10MHz K20"] = cell("two-chunks", "10MHz", 20, 3, 400, ten)
     for split in ("two-chunks", "iid"):
         for bandwidth in ("180kHz", "1MHz"):
-            cells[f"{split}, {bandwidth}, K = 100"] = cell(split, bandwidth, 100, 1, 120, without_ep)
+            cells[f"{split} {bandwidth} K100"] = cell(split, bandwidth, 100, 1, 120, without_ep)
     return cells
 
 
@@ -195,39 +206,32 @@ def urgency(run: PlannedRun) -> tuple[bool, ...]:
     return (not (plain or first), slow and not first, not plain, settings.data.split == "iid" and not small)
 
 
-def _mean(values: Sequence[float | None], digits: int) -> str:
+def _mean(values: Sequence[float | None]) -> str:
     known = [v for v in values if v is not None]
-    return f"{statistics.fmean(known):.{digits}f}" if known else "-"
+    return f"{statistics.fmean(known):.3f}" if known else "-"
 
 
-def table(title: str, runs: Sequence[PlannedRun]) -> str:
-    """Return a Markdown table of what is finished."""
-    lines = [
-        f"**{title}**",
-        "",
-        "| method | step | seeds | rounds to 0.9 | at 120 | at the end | cosine | error | predicted |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for method in METHODS:
+def table(tables: Tables, name: str, runs: Sequence[PlannedRun]) -> None:
+    """Show what is finished."""
+    tables.head(
+        name,
+        *("method", "step", "seeds", "rounds to 0.9", "at 120", "at the end", "cosine", "error", "predicted"),
+    )
+    for method, called in NAMES.items():
         mine = [r for r in runs if r.settings.method_label == method]
         done = [r for r in mine if (r.folder / "summary.json").exists()]
         if not done:
             continue
         short = [json.loads((r.folder / "summary.json").read_text()) for r in done]
-        reached = ", ".join(str(s["rounds_to_accuracy_09"] or "-") for s in short)
-        cells = [
-            method,
+        tables.row(
+            name,
+            called,
             f"{mine[0].settings.server.step:g}",
             str(len(done)),
-            reached,
-            _mean([accuracy_at(r, [120]) for r in done], 3),
-            _mean([s["last_accuracy"] for s in short], 3),
-            _mean([s["median_cosine"] for s in short], 3),
-            _mean([s["median_nmse"] for s in short], 3),
-            _mean([s["median_nmse_theory"] for s in short], 3),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+            ", ".join(str(s["rounds_to_accuracy_09"] or "-") for s in short),
+            _mean([accuracy_at(r, [120]) for r in done]),
+            *(_mean([s[key] for s in short]) for key in SHOWN),
+        )
 
 
 def main() -> None:
@@ -237,6 +241,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bfl"), help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--table", action="store_true", help="play nothing, show what is there")
+    parser.add_argument("--page", type=Path, help="a page whose tables are replaced, such as docs/bfl.md")
     options = parser.parse_args()
     player = None if options.table else Player(options.out, options.jobs)
     steps = tuned_steps(options.out, ["180kHz", "1MHz"], list(METHODS), player)
@@ -245,8 +250,11 @@ def main() -> None:
     if player is not None:
         runs = {run.folder: run for cell in cells.values() for run in cell}
         player(sorted(runs.values(), key=urgency), "training")
-    for title, cell in cells.items():
-        print(table(title, cell), flush=True)
+    tables = Tables()
+    for name, cell in cells.items():
+        table(tables, name, cell)
+    if options.page is not None:
+        tables.write(options.page)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from page import Tables
 
 from signfade import server, theory
 from signfade.device import sign
@@ -76,36 +77,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 RULES = ("vote", "linear", "posterior")
 CODES = ((8, 0.5), (8, 0.25), (16, 0.5), (16, 0.25), (64, 0.5), (64, 0.25))
-
-
-class Tables:
-    """Tables as they are found: shown at once, put into a page between `<!-- name -->` and `<!-- end -->`."""
-
-    def __init__(self) -> None:
-        self._lines: dict[str, list[str]] = {}
-
-    def head(self, name: str, *columns: str) -> None:
-        """Begin a table."""
-        self._lines[name] = []
-        print(f"\n{name}")
-        self.row(name, *columns)
-        self.row(name, *("---" for _ in columns))
-
-    def row(self, name: str, *cells: str) -> None:
-        """Add a line to it."""
-        line = f"| {' | '.join(cells)} |"
-        print(line, flush=True)
-        self._lines[name].append(line)
-
-    def write(self, page: Path) -> None:
-        """Replace the tables of a page by those found now; the others stay."""
-        text = page.read_text(encoding="utf-8")
-        for name, lines in self._lines.items():
-            block = "\n".join([f"<!-- {name} -->", *lines, "<!-- end -->"])
-            before, found, after = text.partition(f"<!-- {name} -->")
-            if found:
-                text = before + block + after.partition("<!-- end -->")[2]
-        page.write_text(text, encoding="utf-8")
 
 
 TABLES = Tables()
