@@ -2,7 +2,7 @@
 
     python benchmarks/bfl_training.py --out runs/bfl --jobs 2      # hours; stop it anywhere, start it again
     python benchmarks/bfl_training.py --out runs/bfl --table       # the tables of what is there
-    python benchmarks/bfl_training.py --out runs/bfl --table --page docs/bfl.md
+    python benchmarks/bfl_training.py --out runs/bfl --table --page docs/bfl.md --figure a.png
 
 Steps are tuned for each method and bandwidth on two seeds of their own, two chunks a device, 120 rounds, by
 the mean accuracy at rounds 80, 100 and 120. The first seed tries 1e-3, 3e-3, 1e-2 and 3e-2, and goes on in
@@ -27,6 +27,9 @@ from signfade.engines.events import Event
 from signfade.engines.process import play
 from signfade.lab.compare import PlannedRun
 from signfade.lab.config import overlay, resolve
+from signfade.lab.group import group_runs, load_run
+from signfade.lab.panels import curves
+from signfade.lab.style import save_figure
 
 METHODS: dict[str, dict[str, Any]] = {
     "signsgd": {"method.aggregator": "signsgd"},
@@ -234,6 +237,14 @@ def table(tables: Tables, name: str, runs: Sequence[PlannedRun]) -> None:
         )
 
 
+def draw(path: Path, runs: Sequence[PlannedRun]) -> None:
+    """Draw the curves of what is finished, the variants of the joint rule left out."""
+    done = [run.folder for run in runs if (run.folder / "summary.json").exists()]
+    found = [run for run in map(load_run, done) if run.label not in ("sbfl-published", "linear", "ep")]
+    title = "MNIST, 20 devices with two classes each, 1 MHz, steps tuned alike"
+    save_figure(curves(group_runs(found), title), path.with_suffix(""), [path.suffix[1:]])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -242,6 +253,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--table", action="store_true", help="play nothing, show what is there")
     parser.add_argument("--page", type=Path, help="a page whose tables are replaced, such as docs/bfl.md")
+    parser.add_argument("--figure", type=Path, help="draw two classes a device at 1 MHz to this file")
     options = parser.parse_args()
     player = None if options.table else Player(options.out, options.jobs)
     steps = tuned_steps(options.out, ["180kHz", "1MHz"], list(METHODS), player)
@@ -255,6 +267,8 @@ def main() -> None:
         table(tables, name, cell)
     if options.page is not None:
         tables.write(options.page)
+    if options.figure is not None:
+        draw(options.figure, cells["two-chunks 1MHz K20"])
 
 
 if __name__ == "__main__":

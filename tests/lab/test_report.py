@@ -300,3 +300,13 @@ def test_defaults_of_a_method_go_without_saying(runs: list[Path], tmp_path: Path
     legend = text.split('<ul class="legend">')[1].split("</ul>")[0]
     assert "rotation hadamard" in legend  # sbfl's, not the default
     assert "rotation none" not in legend
+
+
+def test_a_run_older_than_a_setting_has_its_default(tmp_path: Path, make_run: Any) -> None:
+    old = make_run(tmp_path, "sbfl", 1, **{'fading = "gaussian"\n': ""})
+    new = make_run(tmp_path, "sbfl", 2)
+    assert (old / "config.toml").read_text() != (new / "config.toml").read_text().replace(
+        "seed = 2", "seed = 1"
+    )
+    (group,) = group_runs([load_run(old), load_run(new)])
+    assert group.seeds == 2

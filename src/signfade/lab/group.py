@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from signfade.lab.folder import FolderError, RunFolder, flatten
 from signfade.lab.summary import summarise, trailing_mean
+from signfade.settings import RunSettings
 
 __all__ = [
     "Group",
@@ -30,6 +31,12 @@ __all__ = [
 
 # not settings of a method: what a run is called, where it lies, which repetition it is, how it was computed
 _ASIDE = frozenset({"name", "label", "seed", "out", "threads", "checkpoint_every", "method.preset"})
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    flat = flatten(RunSettings().model_dump(exclude={"variants"}))
+    return {key: value for key, value in flat.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,8 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The dotted keys that make the method what it is."""
-        return {key: value for key, value in self.flat.items() if key not in _ASIDE}
+        """The dotted keys that make the method what it is; settings newer than the run at their defaults."""
+        return {key: value for key, value in (_defaults() | self.flat).items() if key not in _ASIDE}
 
     @property
     def devices(self) -> int:
