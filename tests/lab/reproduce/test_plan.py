@@ -9,7 +9,7 @@ import pytest
 from signfade.lab.config import load
 from signfade.lab.reproduce.artefacts import ARTEFACTS, choose
 from signfade.lab.reproduce.bench import Bench
-from signfade.lab.reproduce.grid import COLUMNS, READINGS, best_pair, grid_wants
+from signfade.lab.reproduce.grid import COLUMNS, FULL_READING, READINGS, best_pair, grid_wants
 from signfade.lab.reproduce.plan import Tier, Want, estimate_seconds, plan, wanted
 from signfade.lab.reproduce.records import Records, family_of, run_name
 from signfade.lab.reproduce.setups import FULL, METHODS, PAIRS, QUICK, training
@@ -126,10 +126,11 @@ def test_the_best_cell_gets_more_seeds_once_its_column_is_finished() -> None:
     assert best_pair(FULL, Records(found + later), column) == (1e-2, 0.9)
 
 
-def test_the_two_readings_of_signsgd_share_the_votes_runs() -> None:
-    assert READINGS["vote"] in COLUMNS
-    assert READINGS["vote"].quantity == "DC"
-    assert READINGS["sum of signs"].quantity == "Full"
+def test_a_vote_is_the_same_runs_full_or_compressed() -> None:
+    compressed = next(column for column in COLUMNS if column.head == "signsgd" and column.quantity == "DC")
+    assert READINGS["vote"].run(FULL, PAIRS[0], 0) == compressed.run(FULL, PAIRS[0], 0)
+    assert READINGS["sum of signs"].run(FULL, PAIRS[0], 0) != compressed.run(FULL, PAIRS[0], 0)
+    assert COLUMNS[0] is READINGS[FULL_READING]
 
 
 def test_times_are_those_of_finished_runs_of_the_same_kind() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 
@@ -10,10 +11,10 @@ from signfade.lab.reproduce.artefact import Study
 from signfade.lab.reproduce.artefacts import ARTEFACTS
 from signfade.lab.reproduce.calibrate import CALIBRATION_PAIRS, calibrated, gaps
 from signfade.lab.reproduce.document import Table, Text
-from signfade.lab.reproduce.grid import COLUMNS
+from signfade.lab.reproduce.grid import COLUMNS, READINGS
 from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.records import Record, Records
-from signfade.lab.reproduce.setups import BANDWIDTHS, FULL, PAIRS, QUICK, training
+from signfade.lab.reproduce.setups import BANDWIDTHS, FULL, PAIRS, QUICK
 from signfade.lab.reproduce.table_accuracy import reading_gaps
 
 from .conftest import record
@@ -105,8 +106,9 @@ def test_the_reading_of_full_is_judged_where_both_have_runs() -> None:
     study = Study(FULL, Records())
     assert reading_gaps(study) == {}
     printed = PAPER.accuracy.column("signsgd", "Full")
-    found = [record(COLUMNS[0].run(FULL, pair, 0), (printed[pair] or 0) + 0.01) for pair in PAIRS]
-    found += [record(COLUMNS[1].run(FULL, pair, 0), (printed[pair] or 0) + 0.2) for pair in PAIRS[:3]]
+    tally, vote = READINGS["sum of signs"], READINGS["vote"]
+    found = [record(tally.run(FULL, pair, 0), (printed[pair] or 0) + 0.01) for pair in PAIRS]
+    found += [record(vote.run(FULL, pair, 0), (printed[pair] or 0) + 0.2) for pair in PAIRS[:3]]
     gap = reading_gaps(Study(FULL, Records(found)))
     assert gap == pytest.approx({"sum of signs": 0.01, "vote": 0.2})
     words = [
@@ -117,28 +119,43 @@ def test_the_reading_of_full_is_judged_where_both_have_runs() -> None:
     assert "The nearer is **sum of signs**" in " ".join(words)
 
 
-def calibration(offsets: dict[float, float]) -> Records:
-    """signSGD off the paper's accuracy by so much, by bandwidth."""
+def calibration(offsets: dict[float, float], tally: float = 0.0) -> Records:
+    """signSGD off the paper's accuracy by so much, by bandwidth; its sum of signs by `tally` more."""
     found = []
     for bandwidth, offset in offsets.items():
         for pair in CALIBRATION_PAIRS:
-            for quantity, method, downlink in (("Full", "signsum", "full"), ("DC", "vote", "sign")):
-                settings = training(FULL, method, pair, downlink=downlink, bandwidth_hz=bandwidth)  # type: ignore[arg-type]
-                found.append(
-                    record(settings, (PAPER.accuracy.cells[*pair, "signsgd", quantity] or 0) + offset)
-                )
+            for quantity, reading in (("Full", "sum of signs"), ("DC", "vote")):
+                settings = READINGS[reading].run(replace(FULL, bandwidth_hz=bandwidth), pair, 0)
+                printed = PAPER.accuracy.cells[*pair, "signsgd", quantity] or 0
+                found.append(record(settings, printed + offset + (tally if quantity == "Full" else 0)))
     return Records(found)
 
 
 def test_the_budget_is_the_one_nearest_to_the_papers_signsgd() -> None:
     offsets = dict(zip(BANDWIDTHS, (0.09, 0.05, -0.02, -0.3)))
     records = calibration(offsets)
-    assert gaps(FULL, records) == pytest.approx({b: abs(offset) for b, offset in offsets.items()})
-    assert calibrated(FULL, records) == 3e6
+    found = gaps(FULL, records)
+    for bandwidth, offset in offsets.items():
+        assert found["sum of signs", bandwidth] == pytest.approx(abs(offset))
+    assert calibrated(FULL, records) == ("sum of signs", 3e6)
 
 
-def test_no_budget_is_chosen_before_all_are_finished() -> None:
-    assert calibrated(FULL, calibration(dict.fromkeys(BANDWIDTHS[:3], 0.0))) is None
+def test_full_is_read_as_what_fits() -> None:
+    offsets = dict(zip(BANDWIDTHS, (0.4, 0.0, -0.2, -0.3)))
+    table = PAPER.accuracy.cells
+    apart = mean((table[*p, "signsgd", "Full"] - table[*p, "signsgd", "DC"]) ** 2 for p in CALIBRATION_PAIRS)  # type: ignore[operator]
+    found = gaps(FULL, calibration(offsets, tally=-0.4))
+    assert found["vote", 1e6] == pytest.approx((apart / 2) ** 0.5)  # the vote stands for both columns
+    assert calibrated(FULL, calibration(offsets, tally=-0.4)) == ("vote", 1e6)
+
+
+def test_no_budget_is_chosen_before_signsgd_moves_away() -> None:
+    nearer = dict(zip(BANDWIDTHS, (-0.3, -0.2, -0.1)))
+    assert calibrated(FULL, calibration(nearer)) is None
+    assert len(ARTEFACTS["calibrate"].wants(FULL, calibration(nearer))) == 24
+    turned = dict(zip(BANDWIDTHS, (-0.3, -0.1, -0.2)))
+    assert calibrated(FULL, calibration(turned)) == ("sum of signs", 1e6)
+    assert len(ARTEFACTS["calibrate"].wants(FULL, calibration(turned))) == 18  # 10 MHz need not be tried
 
 
 def test_calibration_never_looks_at_sbfl() -> None:

@@ -23,7 +23,8 @@ from signfade.settings import RunSettings
 __all__ = ["FIG_SNR", "median_snr_db"]
 
 _USERS = 5000
-SHOWN = tuple(column for column in COLUMNS if column.quantity == "Full" or column.method == "vote")
+_SHOWN = [column for column in COLUMNS if column.quantity == "Full" or column.method == "vote"]
+SHOWN = tuple({column.method: column for column in _SHOWN}.values())  # a vote that is also Full once
 
 
 @cache
@@ -116,7 +117,7 @@ def _render(study: Study) -> list[Block]:
         ax.grid(visible=False, axis="x")
         legend_below(figure, ax, 2)
     words = (
-        "Every budget that calibration looked at, each method with the hyper-parameters that are best for it "
+        "The budgets of calibration, each method with the hyper-parameters that are best for it "
         "at the calibrated one; they were not tuned again at the others."
     )
     heads = ["method", "step / momentum"]

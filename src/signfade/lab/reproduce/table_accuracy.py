@@ -9,6 +9,7 @@ from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text
 from signfade.lab.reproduce.grid import (
     COLUMNS,
+    FULL_READING,
     READINGS,
     Column,
     Pair,
@@ -124,17 +125,10 @@ def _readings(study: Study) -> list[Block]:
         texts = [ours_text(cell(study.scale, study.records, column, pair)) for column in READINGS.values()]
         rows.append([pair_text(pair), f"{printed[pair]:.2f}", *texts])
     words = (
-        'What "Full" means for signSGD is unclear: its majority vote is one bit a weight already, so with a '
-        "vote Full and DC are the same run, and the paper has two different columns. The other reading of "
-        '"Full" '
-        "is the sum of the detected signs without the outer sign. Mean absolute distance from the paper's "
-        f"column: {told}. The nearer is **{best}**"
+        'What "Full" means for signSGD is unclear (see the link budget); both readings at the budget of this '
+        f"page. Mean absolute distance from the paper's column: {told}. The nearer is **{best}**"
     )
-    kept = (
-        "; the table above has the sum of signs."
-        if best == "sum of signs"
-        else (", though the table above has the sum of signs: the vote would print one column twice.")
-    )
+    kept = f"; the table above has the {FULL_READING}."
     if study.scale.name == "quick":
         words, kept = words.partition(" Mean absolute")[0], ""
     return [Text(words + kept), Table(["step / momentum", "paper, Full", *READINGS], rows)]
