@@ -8,7 +8,7 @@ of its column Full. The nearest is taken. SBFL is never looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import replace
 from itertools import product
 from statistics import mean
@@ -35,8 +35,7 @@ def _runs(column: Column, scale: Scale, bandwidth: float, pair: Pair) -> list[Ru
 
 
 def _wants(scale: Scale, records: Records) -> list[Want]:
-    found = gaps(scale, records)
-    tried = next((n for n in range(3, len(BANDWIDTHS)) if _turned(found, BANDWIDTHS[:n])), len(BANDWIDTHS))
+    tried = _tried(gaps(scale, records))
     return [
         Want(run, Tier.CALIBRATION, order=number * 100 + place * 10 + case)
         for place, bandwidth in enumerate(BANDWIDTHS[:tried])
@@ -72,21 +71,20 @@ def gaps(scale: Scale, records: Records) -> dict[tuple[str, float], float]:
     return found
 
 
-def _turned(found: dict[tuple[str, float], float], bandwidths: Sequence[float]) -> bool:
-    """Whether all of these are finished and the last of them is not the nearest."""
-    if any((reading, bandwidth) not in found for reading, bandwidth in product(READINGS, bandwidths)):
-        return False
-    distance = [min(found[reading, bandwidth] for reading in READINGS) for bandwidth in bandwidths]
-    return distance[-1] > min(distance)
+def _tried(found: dict[tuple[str, float], float]) -> int:
+    """Return how many budgets are to be tried: three, and one more as long as the last is the nearest."""
+    nearest = [min(found.get((reading, b), math.inf) for reading in READINGS) for b in BANDWIDTHS]
+    tried = 3
+    while tried < len(BANDWIDTHS) and nearest[tried - 1] == min(nearest[:tried]) < math.inf:
+        tried += 1
+    return tried
 
 
 def calibrated(scale: Scale, records: Records) -> tuple[str, float] | None:
     """Return the reading of Full and the bandwidth that fit signSGD's columns best, None while unknown."""
     found = gaps(scale, records)
-    enough = len(found) == len(READINGS) * len(BANDWIDTHS) or any(
-        _turned(found, BANDWIDTHS[:n]) for n in range(3, len(BANDWIDTHS))
-    )
-    return min(found, key=lambda both: found[both]) if enough else None
+    finished = len(found) >= len(READINGS) * _tried(found)
+    return min(found, key=lambda both: found[both]) if finished else None
 
 
 def _name(bandwidth: float) -> str:
