@@ -26,7 +26,7 @@ def test_artefacts_share_runs() -> None:
     assert set(names("table-rounds")) < set(names("table-accuracy"))
     assert set(names("fig-downlink")) < set(names("table-accuracy"))
     calibration = set(names("calibrate"))
-    assert len(calibration & set(names("table-accuracy"))) == len(calibration) / 4  # one of four budgets
+    assert len(calibration & set(names("table-accuracy"))) == len(calibration) / 3  # one of three budgets
     together = [want for one in ARTEFACTS.values() for want in one.wants(FULL, Records())]
     runs = wanted(together)
     assert len({run_name(settings) for settings in runs}) == len(runs)
