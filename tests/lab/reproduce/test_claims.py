@@ -19,13 +19,13 @@ from signfade.lab.reproduce.setups import FULL, PAIRS, regression, training
 
 from .conftest import record
 
-ENDS = {  # accuracy at the end by column
+ENDS = {  # accuracy at the end by column; signSGD's are the same runs
     ("signsgd", "Full"): 0.90,
-    ("signsgd", "DC"): 0.80,
+    ("signsgd", "DC"): 0.90,
     ("gaussian", "Full"): 0.95,
-    ("gaussian", "DC"): 0.93,
+    ("gaussian", "DC"): 0.97,
     ("laplacian", "Full"): 0.94,
-    ("laplacian", "DC"): 0.92,
+    ("laplacian", "DC"): 0.96,
 }
 ROUNDS = {"signsgd": 600, "gaussian": 120, "laplacian": 300}
 SPREAD = {"signsgd": 0.02, "gaussian": 0.004, "laplacian": 0.005}
@@ -69,7 +69,7 @@ def test_a_grid_like_the_papers_words_holds_all_claims_about_it() -> None:
     [
         ({("gaussian", "Full"): 0.91}, {}, {"gaussian"}),
         ({("laplacian", "Full"): 0.91}, {}, {"laplacian"}),
-        ({("signsgd", "DC"): 0.93}, {}, {"downlink"}),
+        ({("laplacian", "DC"): 0.93}, {}, {"downlink"}),
         ({}, {"signsgd": 300}, {"rounds"}),
         ({}, {"gaussian": None}, {"rounds", "prior"}),
         ({}, {"laplacian": 100}, {"prior"}),

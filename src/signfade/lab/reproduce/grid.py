@@ -59,7 +59,7 @@ READINGS = {
     "sum of signs": Column("signsgd", "Full", "signsum", "full"),
     "vote": Column("signsgd", "Full", "vote", "sign"),
 }
-FULL_READING = "sum of signs"
+FULL_READING = "vote"
 COLUMNS: tuple[Column, ...] = (
     READINGS[FULL_READING],
     Column("signsgd", "DC", "vote", "sign"),
