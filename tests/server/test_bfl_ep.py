@@ -103,6 +103,21 @@ def test_never_above_the_linear_rule(devices: int, value: float) -> None:
         assert float(excess.mean()) < 2 * float(excess.std()) / len(truth) ** 0.5 + 1e-4 * float(r.sum())
 
 
+@pytest.mark.parametrize("value", [0.99, 0.999, 1.0])
+def test_never_above_the_linear_rule_in_clusters(value: float) -> None:
+    """Two groups of almost copies and devices of their own: each group has one strong factor, all do not."""
+    r = torch.block_diag(equal(8, value), equal(6, value), equal(4, 0.3))
+    h, sigma2 = torch.ones(18), torch.full((18,), 1e-3)
+    g, y = receive(r, h, sigma2, 3000, 7)
+    truth, zero = g.sum(dim=0), torch.zeros(18)
+    linear = (joint_blmmse(y, h, sigma2, zero, torch.full((18,), SCALE), r) - truth).square()
+    excess = (bfl(y, h, sigma2, zero, r, method="ep") - truth).square() - linear
+    assert float(excess.mean()) < 2 * float(excess.std()) / len(truth) ** 0.5
+    parts = [slice(0, 8), slice(8, 14), slice(14, 18)]
+    apart = sum(bfl(y[p], h[p], sigma2[p], zero[p], r[p, p], method="ep") for p in parts)
+    torch.testing.assert_close(bfl(y, h, sigma2, zero, r, method="ep"), apart, rtol=0, atol=2e-3)
+
+
 def test_labelled_devices_gain_over_linear() -> None:
     r = random_correlation(20, 6, 1.0, seed=8)
     h, sigma2 = torch.ones(20), torch.full((20,), 0.2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from signfade._check import check_finite, check_positive, check_shape, check_tensor
@@ -120,3 +122,10 @@ def weighted_rows(rows: Tensor, weights: Tensor) -> Tensor:
     for row, weight in zip(rows, weights.tolist()):
         total.add_(row, alpha=weight)
     return total
+
+
+def independent_groups(correlation: Tensor) -> list[NDArray[np.int64]]:
+    """Return the variables in groups that do not depend on each other."""
+    depend = np.abs(correlation.detach().double().cpu().numpy()) > 1e-12
+    count, group = connected_components(depend, directed=False)
+    return [np.flatnonzero(group == index) for index in range(count)]

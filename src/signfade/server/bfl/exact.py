@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from signfade.server.bfl._inputs import independent_groups
 from signfade.server.bfl._orthants import orthant_tables
 
 __all__ = ["EXACT_LIMIT", "exact_means"]
@@ -49,16 +49,15 @@ def exact_means(llr: Tensor, correlation: Tensor, combine: Tensor) -> Tensor:
         Section III, eq. (8), without the factorisation that follows it; docs/bfl.md.
     """
     matrix = correlation.detach().double().cpu().numpy()
-    count, group = connected_components(np.abs(matrix) > 1e-12, directed=False)
-    sizes = np.bincount(group)
-    if sizes.max() > EXACT_LIMIT:
+    groups = independent_groups(correlation)
+    largest = max(map(len, groups))
+    if largest > EXACT_LIMIT:
         raise ValueError(
-            f"covariance has {sizes.max()} dependent variables; method 'exact' can do {EXACT_LIMIT}: "
+            f"covariance has {largest} dependent variables; method 'exact' can do {EXACT_LIMIT}: "
             "use 'gibbs' (up to hundreds), 'ep' (up to hundreds, fast), or joint_blmmse (any number)"
         )
     total = torch.zeros(len(combine), llr.shape[1], dtype=torch.float64)
-    for index in range(count):
-        members = np.flatnonzero(group == index)
+    for members in groups:
         probability, mean = orthant_tables(np.ascontiguousarray(matrix[np.ix_(members, members)]))
         wanted = combine[:, members].double() @ torch.from_numpy(mean)
         total += _posterior(llr[members].double(), torch.from_numpy(probability), wanted)

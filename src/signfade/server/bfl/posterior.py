@@ -19,7 +19,13 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_shape
-from signfade.server.bfl._inputs import check_devices, check_link, mean_term, split_covariance
+from signfade.server.bfl._inputs import (
+    check_devices,
+    check_link,
+    independent_groups,
+    mean_term,
+    split_covariance,
+)
 from signfade.server.bfl.ep import ep_means
 from signfade.server.bfl.exact import exact_means
 from signfade.server.bfl.factor import factor_bfl, fit_factor
@@ -87,13 +93,30 @@ def bfl(
     elif method == "gibbs":
         centred = gibbs_means(llr, correlation, combine, threads=threads)[0]
     else:
-        loadings = _one_strong_factor(correlation)
-        if loadings is not None:  # where ep is at its worst, and the integral over the factor exact
-            std = covariance.detach().double().cpu().diagonal().sqrt()
-            private = (1 - loadings.square()).sqrt() * std
-            return factor_bfl(y, h, sigma2, mean, loadings * std, private, weights, threads=threads)
-        centred = ep_means(llr, correlation, combine, _snr(h, sigma2), threads=threads)[0]
+        centred = _by_ep(y, h, sigma2, correlation, combine, threads)
     return centred[0].to(y) + mean_term(mean, weights, y)
+
+
+def _by_ep(
+    y: Tensor, h: Tensor, sigma2: Tensor, correlation: Tensor, combine: Tensor, threads: int | None
+) -> Tensor:
+    """Expectation propagation, but an integral over the factor for groups of devices that are almost copies.
+
+    There the former is at its worst, and the latter exact. Groups have nothing to do with each other.
+    """
+    total = torch.zeros(1, y.shape[1], dtype=torch.float64)
+    left = torch.ones(len(y), dtype=torch.bool)
+    for group in independent_groups(correlation):
+        loadings = _one_strong_factor(correlation[group][:, group])
+        if loadings is not None:
+            prior = (torch.zeros(len(group)), loadings, (1 - loadings.square()).sqrt(), combine[0, group])
+            total += factor_bfl(y[group].double(), h[group], sigma2[group], *prior, threads=threads).cpu()
+            left[group] = False
+    if bool(left.any()):
+        link = (h[left], sigma2[left])
+        problem = (half_llr(y[left].detach(), *link), correlation[left][:, left], combine[:, left])
+        total += ep_means(*problem, _snr(*link), threads=threads)[0]
+    return total
 
 
 def _one_strong_factor(correlation: Tensor) -> Tensor | None:
