@@ -1,8 +1,11 @@
 """Winograd's 5x5 convolution against direct sums in float64, and its matrices against their definition."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from signfade.kernels.winograd import conv5x5, fits
@@ -25,18 +28,58 @@ def test_it_is_a_convolution(
     assert fits(x, weight)
     exact = functional.conv2d(x.double(), weight.double()).permute(0, 2, 3, 1)
     error = (conv5x5(x, weight) - exact) / exact.std()
-    # The module's word: a few units in the sixth digit, and no outlier beyond some ten standard errors.
-    assert float(error.std()) < 4e-6
+    assert float(error.std()) < 4e-6  # the module's word
     assert float(error.abs().max()) < 5e-5
 
 
-def test_each_sample_has_its_own_result() -> None:
-    """Samples share nothing: alone, or at another place in the batch, a sample gives the same bytes."""
+def right(x: Tensor, weight: Tensor) -> bool:
+    exact = functional.conv2d(x.double(), weight.double()).permute(0, 2, 3, 1)
+    return float((conv5x5(x, weight) - exact).abs().max()) < 1e-4 * float(exact.abs().max())
+
+
+def test_kernels_are_transformed_anew_when_they_change() -> None:
+    """Transformed kernels are kept for the next call: only for the same numbers, whoever changed them."""
+    torch.manual_seed(0)
+    x, first, second = torch.randn(2, 16, 8, 8), torch.randn(16, 16, 5, 5), torch.randn(16, 16, 5, 5)
+    assert right(x, first)
+    assert right(x, second)
+    assert right(x, first)
+    first.mul_(2)
+    assert right(x, first)
+    first.data[0] += 1
+    assert right(x, first)
+    first.numpy()[1] -= 1
+    assert right(x, first)
+
+
+def test_threads_do_not_share_kernels() -> None:
+    torch.manual_seed(0)
+    x, weights = torch.randn(1, 32, 12, 12), torch.randn(8, 64, 32, 5, 5)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda turn: right(x, weights[turn % 8]), range(80)))
+
+
+def test_samples_share_nothing() -> None:
+    """At another place in the batch, or among others, a sample gives the same bytes."""
     torch.manual_seed(0)
     x, weight = torch.randn(16, 32, 12, 12), torch.randn(64, 32, 5, 5)
     whole = conv5x5(x, weight)
     assert torch.equal(conv5x5(x[8:], weight), whole[8:])
     assert torch.equal(conv5x5(x.flip(0), weight).flip(0)[:8], whole[:8])
+
+
+def test_no_samples() -> None:
+    assert conv5x5(torch.empty(0, 16, 8, 8), torch.ones(16, 16, 5, 5)).shape == (0, 4, 4, 16)
+
+
+def test_another_default_type_changes_nothing() -> None:
+    x, weight = torch.randn(1, 16, 8, 8), torch.randn(16, 16, 5, 5)
+    expected = conv5x5(x, weight)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(conv5x5(x, weight), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_an_impulse_is_the_kernel() -> None:

@@ -85,6 +85,18 @@ def test_nan_is_not_hidden(inputs: int) -> None:
     assert not z[:, 1].isnan().any()
 
 
+@pytest.mark.parametrize("place", [(3, 3), (3, 4), (4, 3), (5, 5)])
+def test_nan_is_seen_wherever_it_is_in_a_window(place: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    layer, x = PooledConv(2, 3, 3), torch.randn(1, 2, 6, 6)
+    x[0, 0, *place] = float("nan")
+    assert torch.equal(layer(x).isnan(), three_layers(x, layer).isnan())
+
+
+def test_an_empty_batch_has_an_empty_result() -> None:
+    assert PooledConv(32, 64, 5)(torch.empty(0, 32, 12, 12)).shape == (0, 64, 4, 4)
+
+
 def test_the_initial_weights_are_those_of_a_convolution() -> None:
     torch.manual_seed(3)
     ours = PooledConv(2, 3, 5)
@@ -111,6 +123,7 @@ def test_vmap_over_devices_works() -> None:
     def loss(values: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(layer, values, (x,)).square().sum()
 
+    assert grad(loss)(values, x[0])["weight"].shape == layer.weight.shape  # only the weights are wrapped
     per_device = vmap(grad(loss), in_dims=(None, 0))(values, x)["weight"]
     for k in range(3):
         alone = torch.autograd.grad(layer(x[k]).square().sum(), layer.weight)[0]

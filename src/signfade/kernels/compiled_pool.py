@@ -31,14 +31,14 @@ def pool(y, bias, z, winner):
                 best, place = z[n, i, j], winner[n, i, j]
                 for o in range(bias.size):
                     value, k = a[o], 0
-                    if b[o] > value:
+                    if b[o] > value or b[o] != b[o]:  # NaN goes on, to be seen
                         value, k = b[o], 1
-                    if c[o] > value:
+                    if c[o] > value or c[o] != c[o]:
                         value, k = c[o], 2
-                    if d[o] > value:
+                    if d[o] > value or d[o] != d[o]:
                         value, k = d[o], 3
                     value += bias[o]
-                    if value <= 0:  # NaN goes on, to be seen
+                    if value <= 0:
                         value, k = np.float32(0), SHUT
                     best[o] = value
                     place[o] = k

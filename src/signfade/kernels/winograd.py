@@ -7,7 +7,8 @@ interpolate. In two dimensions a 4x4 patch of outputs takes 64 products a channe
 
 with an 8x8 patch d of the input, the kernel g, and the points 0, 1, -1, 2, -2, 1/2, -1/2 and infinity.
 Channels are summed inside the bracket, as 64 products of matrices. The coefficients of A and B are short
-binary numbers; an output's error is 2e-6 of the outputs' deviation, six times that of direct sums in float32.
+binary numbers. An output's error, root mean square, is below 4e-6 of the outputs' deviation, six times that of
+direct sums in float32; in trained networks it is 1e-6, not twice theirs.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def conv5x5(x: Tensor, weight: Tensor) -> Tensor:
     samples, inputs, height, width = x.shape
     outputs = len(weight)
     kernels = _KERNELS.of(weight)
-    flat = x.permute(0, 2, 3, 1).contiguous().view(samples, -1)
-    y = torch.empty(samples, height - 4, width - 4, outputs)
+    flat = x.permute(0, 2, 3, 1).contiguous().view(samples, height * width * inputs)
+    y = torch.empty(samples, height - 4, width - 4, outputs, dtype=torch.float32)
     # One tile more than there are: places a power of two apart would share a line of the cache.
     tiles = min(samples, _SAMPLES) * (height - 4) * (width - 4) // 16 + 1
-    patches, products = torch.zeros(64, tiles, inputs), torch.empty(64, tiles, outputs)
+    patches = torch.zeros(64, tiles, inputs, dtype=torch.float32)
+    products = torch.empty(64, tiles, outputs, dtype=torch.float32)
     v, m = patches.view(-1).numpy(), products.view(-1).numpy()
     for first in range(0, samples, _SAMPLES):
         part, to = flat[first : first + _SAMPLES], y[first : first + _SAMPLES]

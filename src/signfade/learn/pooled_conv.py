@@ -23,8 +23,8 @@ class PooledConv(nn.Conv2d):
 
     On a CPU in float32 its backward pass takes about a third of the time of theirs: at most one in four
     outputs of the convolution has a gradient, and no gradient passes where ReLU is shut. Forwards, 5x5
-    kernels take half the time (`kernels.winograd`). Elsewhere, and where gradients of gradients are wanted,
-    it *is* those three layers.
+    kernels take half the time (`kernels.winograd`). Elsewhere, in float64 and under `torch.func` it *is*
+    those three layers; in float32 on the CPU it has no second derivatives.
 
     Args:
         in_channels: Channels of the input.
@@ -54,7 +54,7 @@ class PooledConv(nn.Conv2d):
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
     """Whether the compiled path takes these tensors: plain float32 on the CPU, with numba."""
-    plain = not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    plain = not any(map(torch._C._functorch.is_functorch_wrapped_tensor, (x, weight)))
     return plain and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and _compiled()
 
 
@@ -76,7 +76,7 @@ class _PooledConv(torch.autograd.Function):
         x, weight = x.detach(), weight.detach()
         y = winograd.conv5x5(x, weight) if winograd.fits(x, weight) else _last(functional.conv2d(x, weight))
         samples, height, width, channels = y.shape
-        z = torch.empty(samples, height // 2, width // 2, channels)
+        z = torch.empty(samples, height // 2, width // 2, channels, dtype=torch.float32)
         winner = torch.empty(z.shape, dtype=torch.uint8)
         compiled_pool.pool(y.numpy(), bias.detach().numpy(), z.numpy(), winner.numpy())
         ctx.save_for_backward(x, weight, winner)
@@ -95,17 +95,17 @@ class _PooledConv(torch.autograd.Function):
         patch = (height, width * inputs, rows, rows * inputs)
         to_x = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
-            flat = torch.zeros(x.numel())
+            flat = torch.zeros(x.numel(), dtype=torch.float32)
             compiled_pool.input_gradient(*sent, _last(weight).view(-1).numpy(), *patch, flat.numpy())
             to_x = flat.view(len(x), height, width, inputs).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1] and rows * inputs < _SHORT_ROW:
             to_weight = _dense_weight_gradient(g, winner, x, weight)
         elif ctx.needs_input_grad[1]:
-            flat = torch.zeros(weight.numel())
+            flat = torch.zeros(weight.numel(), dtype=torch.float32)
             compiled_pool.weight_gradient(*sent, _last(x).view(-1).numpy(), *patch, flat.numpy())
             to_weight = flat.view(channels, rows, rows, inputs).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
-            to_bias = torch.zeros(channels)
+            to_bias = torch.zeros(channels, dtype=torch.float32)
             compiled_pool.bias_gradient(*sent, to_bias.numpy())
         return to_x, to_weight, to_bias
 
@@ -118,7 +118,7 @@ def _dense_weight_gradient(g: Tensor, winner: Tensor, x: Tensor, weight: Tensor)
     side = weight.shape[2] - 1
     shape = (samples, height - side, width - side, len(weight))
     whole = shape[1] % 2 == 0 and shape[2] % 2 == 0
-    full = torch.empty(shape) if whole else torch.zeros(shape)
+    full = (torch.empty if whole else torch.zeros)(shape, dtype=torch.float32)
     compiled_pool.spread(g.numpy(), winner.numpy(), full.numpy())
     plain = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     _, result, _ = torch.ops.aten.convolution_backward(
