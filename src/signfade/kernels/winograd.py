@@ -7,8 +7,8 @@ interpolate. In two dimensions a 4x4 patch of outputs takes 64 products a channe
 
 with an 8x8 patch d of the input, the kernel g, and the points 0, 1, -1, 2, -2, 1/2, -1/2 and infinity.
 Channels are summed inside the bracket, as 64 products of matrices. The coefficients of A and B are short
-binary numbers. An output's error, root mean square, is below 4e-6 of the outputs' deviation, six times that of
-direct sums in float32; in trained networks it is 1e-6, not twice theirs.
+binary numbers. An output's error, root mean square, is below 4e-6 of the outputs' deviation, six times that
+of direct sums in float32; in trained networks it is 1e-6, not twice theirs.
 """
 
 from __future__ import annotations
