@@ -71,6 +71,7 @@ def _render(study: Study) -> list[Block]:
                     label=METHODS[prior].label,
                 )
         ax.set_xticks(range(len(places)), [*map(str, BITS), "32 (float)"])
+        ax.set_xlim(-0.3, len(places) - 0.7)
         ax.set(xlabel="bits a scalar", ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)")
         ax.grid(visible=False, axis="x")
         if ax.get_legend_handles_labels()[0]:
