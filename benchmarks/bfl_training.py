@@ -27,6 +27,7 @@ from signfade.engines.events import Event
 from signfade.engines.process import play
 from signfade.lab.compare import PlannedRun
 from signfade.lab.config import overlay, resolve
+from signfade.lab.folder import RunFolder
 from signfade.lab.group import group_runs, load_run
 from signfade.lab.panels import curves
 from signfade.lab.style import save_figure
@@ -209,6 +210,11 @@ def urgency(run: PlannedRun) -> tuple[bool, ...]:
     return (not (plain or first), slow and not first, not plain, settings.data.split == "iid" and not small)
 
 
+def finished(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return those that came to their end."""
+    return [run for run in runs if RunFolder(run.folder).finished]
+
+
 def _mean(values: Sequence[float | None]) -> str:
     known = [v for v in values if v is not None]
     return f"{statistics.fmean(known):.3f}" if known else "-"
@@ -222,7 +228,7 @@ def table(tables: Tables, name: str, runs: Sequence[PlannedRun]) -> None:
     )
     for method, called in NAMES.items():
         mine = [r for r in runs if r.settings.method_label == method]
-        done = [r for r in mine if (r.folder / "summary.json").exists()]
+        done = finished(mine)
         if not done:
             continue
         short = [json.loads((r.folder / "summary.json").read_text()) for r in done]
@@ -239,8 +245,8 @@ def table(tables: Tables, name: str, runs: Sequence[PlannedRun]) -> None:
 
 def draw(path: Path, runs: Sequence[PlannedRun]) -> None:
     """Draw the curves of what is finished, the variants of the joint rule left out."""
-    done = [run.folder for run in runs if (run.folder / "summary.json").exists()]
-    found = [run for run in map(load_run, done) if run.label not in ("sbfl-published", "linear", "ep")]
+    found = [load_run(run.folder) for run in finished(runs)]
+    found = [run for run in found if run.label not in ("sbfl-published", "linear", "ep")]
     title = "MNIST, 20 devices with two classes each, 1 MHz, steps tuned alike"
     save_figure(curves(group_runs(found), title), path.with_suffix(""), [path.suffix[1:]])
 

@@ -65,28 +65,31 @@ def _copy(source, start, target, to, count):
         target[uint64(to + lane)] = source[uint64(start + lane)]
 
 
+@_inline
+def _corner(tile, height, width, down, across):
+    """Return the place of a tile's first pixel; tiles are 4 apart, `down` times `across` a sample."""
+    sample, place = divmod(tile, down * across)
+    return (sample * height + 4 * (place // across)) * width + 4 * (place % across)
+
+
 @_jit
 def transform_patches(x, samples, height, width, channels, tiles, v):
     """Write B' patch B of every patch to v `[64, tiles, C]`, flat; x: `[samples, height, width, C]`, flat."""
     down, across = (height - 4) // 4, (width - 4) // 4
     a = np.empty(64 * LANES, np.float32)
-    tile = 0
-    for n in range(samples):
-        for i in range(down):
-            for j in range(across):
-                for c in range(0, channels, LANES):
-                    count = min(LANES, channels - c)
-                    for r in range(8):
-                        row = ((n * height + 4 * i + r) * width + 4 * j) * channels + c
-                        for s in range(8):
-                            _copy(x, row + s * channels, a, r * _ROW + s * LANES, count)
-                    for s in range(8):
-                        _transform_patch(a, s * LANES, _ROW)
-                    for r in range(8):
-                        _transform_patch(a, r * _ROW, LANES)
-                    for k in range(64):
-                        _copy(a, k * LANES, v, (k * tiles + tile) * channels + c, count)
-                tile += 1
+    for tile in range(samples * down * across):
+        corner = _corner(tile, height, width, down, across)
+        for c in range(0, channels, LANES):
+            count = min(LANES, channels - c)
+            for r in range(8):
+                for s in range(8):
+                    _copy(x, (corner + r * width + s) * channels + c, a, r * _ROW + s * LANES, count)
+            for s in range(8):
+                _transform_patch(a, s * LANES, _ROW)
+            for r in range(8):
+                _transform_patch(a, r * _ROW, LANES)
+            for k in range(64):
+                _copy(a, k * LANES, v, (k * tiles + tile) * channels + c, count)
 
 
 @_jit
@@ -94,19 +97,15 @@ def transform_products(m, samples, height, width, channels, tiles, y):
     """Write A' product A of m `[64, tiles, O]` to y `[samples, height, width, O]`, both flat."""
     down, across = height // 4, width // 4
     a = np.empty(64 * LANES, np.float32)
-    tile = 0
-    for n in range(samples):
-        for i in range(down):
-            for j in range(across):
-                for c in range(0, channels, LANES):
-                    count = min(LANES, channels - c)
-                    for k in range(64):
-                        _copy(m, (k * tiles + tile) * channels + c, a, k * LANES, count)
-                    for s in range(8):
-                        _transform_product(a, s * LANES, _ROW)
-                    for r in range(4):
-                        _transform_product(a, r * _ROW, LANES)
-                        row = ((n * height + 4 * i + r) * width + 4 * j) * channels + c
-                        for s in range(4):
-                            _copy(a, r * _ROW + s * LANES, y, row + s * channels, count)
-                tile += 1
+    for tile in range(samples * down * across):
+        corner = _corner(tile, height, width, down, across)
+        for c in range(0, channels, LANES):
+            count = min(LANES, channels - c)
+            for k in range(64):
+                _copy(m, (k * tiles + tile) * channels + c, a, k * LANES, count)
+            for s in range(8):
+                _transform_product(a, s * LANES, _ROW)
+            for r in range(4):
+                _transform_product(a, r * _ROW, LANES)
+                for s in range(4):
+                    _copy(a, r * _ROW + s * LANES, y, (corner + r * width + s) * channels + c, count)

@@ -21,6 +21,7 @@ __all__ = [
     "Group",
     "Run",
     "Series",
+    "default_settings",
     "find_runs",
     "format_value",
     "group_runs",
@@ -34,7 +35,8 @@ _ASIDE = frozenset({"name", "label", "seed", "out", "threads", "checkpoint_every
 
 
 @cache
-def _defaults() -> dict[str, Any]:
+def default_settings() -> dict[str, Any]:
+    """Return the dotted settings of a run that says nothing, without those that are not set."""
     flat = flatten(RunSettings().model_dump(exclude={"variants"}))
     return {key: value for key, value in flat.items() if value is not None}
 
@@ -74,7 +76,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The dotted keys that make the method what it is; settings newer than the run at their defaults."""
-        return {key: value for key, value in (_defaults() | self.flat).items() if key not in _ASIDE}
+        return {key: value for key, value in (default_settings() | self.flat).items() if key not in _ASIDE}
 
     @property
     def devices(self) -> int:

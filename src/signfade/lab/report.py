@@ -17,6 +17,7 @@ from signfade.lab.folder import FolderError, why, write_atomically
 from signfade.lab.group import (
     Group,
     Run,
+    default_settings,
     find_runs,
     format_value,
     group_runs,
@@ -30,7 +31,6 @@ from signfade.lab.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
 from signfade.lab.table import comparison
 from signfade.lab.train import folder_name
 from signfade.lab.words import VOTES, finding, theory_finding, theory_rows
-from signfade.settings import MethodSettings
 
 __all__ = ["render_report", "write_report"]
 
@@ -60,8 +60,6 @@ _NO_FACT = {
     "regression": {"data.split", "model.name"},
     "gaussian": {"data.split", "data.batch", "model.name"},
 }
-# a method's defaults go without saying; some mean nothing to it
-_DEFAULTS = {f"method.{key}": value for key, value in MethodSettings().model_dump().items()}
 _BUDGET = {"cell.radius_km", "cell.bandwidth_hz"}
 
 
@@ -164,12 +162,14 @@ def _is_snr(value: object) -> bool:
 def _legend(groups: Sequence[Group]) -> str:
     """The methods, their lines, and the settings that set them apart."""
     differing = settings_that_differ(groups)
+    # A method's defaults go without saying; some mean nothing to it.
+    unsaid = {key: value for key, value in default_settings().items() if key.startswith("method.")}
     items = []
     for index, (group, style) in enumerate(zip(groups, group_styles(groups))):
         apart = [
             setting_text(key, row[index])
             for key, row in differing.items()
-            if row[index] not in (None, _DEFAULTS.get(key))
+            if row[index] not in (None, unsaid.get(key))
             and format_value(row[index]) != group.label
             and setting_text(key, row[index]) not in group.label  # two of one name tell them there
         ]

@@ -18,7 +18,7 @@ from signfade.lab.reproduce.document import Block, Table, Text
 from signfade.lab.reproduce.grid import FULL_READING, READINGS, Column, Pair, pair_text
 from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.plan import Tier, Want
-from signfade.lab.reproduce.records import Records
+from signfade.lab.reproduce.records import Records, accuracies
 from signfade.lab.reproduce.setups import BANDWIDTHS, Scale
 from signfade.settings import RunSettings
 
@@ -48,7 +48,7 @@ def _wants(scale: Scale, records: Records) -> list[Want]:
 def accuracy(scale: Scale, records: Records, reading: str, bandwidth: float, pair: Pair) -> float | None:
     """Return signSGD's mean accuracy under a budget, None if it is not known."""
     found = records.find_all(_runs(READINGS[reading], scale, bandwidth, pair))
-    values = [record.accuracy for record in found if record.accuracy is not None]
+    values = accuracies(found)
     return mean(values) if values else None
 
 

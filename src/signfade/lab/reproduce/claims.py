@@ -13,11 +13,10 @@ from signfade.lab.reproduce.document import Block, Table, Text
 from signfade.lab.reproduce.fig_accuracy import best_cells
 from signfade.lab.reproduce.fig_quantisation import at_bits
 from signfade.lab.reproduce.fig_regression import chosen, floors, signsgd_floor
-from signfade.lab.reproduce.grid import COLUMNS, cell
+from signfade.lab.reproduce.grid import FULL_COLUMNS, cell
 from signfade.lab.reproduce.paper import Claim, read_paper
-from signfade.lab.reproduce.records import Record
+from signfade.lab.reproduce.records import Record, accuracies
 from signfade.lab.reproduce.setups import PAIRS
-from signfade.lab.reproduce.table_accuracy import accuracies
 from signfade.lab.reproduce.table_rounds import rounds_to
 from signfade.lab.reproduce.verdict import majority_rounds
 
@@ -55,7 +54,7 @@ def _gain(study: Study, head: str, quantity: str) -> float | None:
 
 def _fewest(study: Study, head: str) -> float | None:
     """The fewest rounds to 0.9 over a column's cells; infinite if none gets there, None if unknown."""
-    (column,) = (column for column in COLUMNS if column.head == head and column.quantity == "Full")
+    (column,) = (column for column in FULL_COLUMNS if column.head == head)
     found = []
     for pair in PAIRS:
         values = rounds_to(cell(study.scale, study.records, column, pair), "TA")

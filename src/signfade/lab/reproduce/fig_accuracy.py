@@ -5,7 +5,16 @@ from __future__ import annotations
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import band, curve_of, legend_below, log_axis, method_style, new_figure
-from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, best_pair, cell, grid_wants, pair_text
+from signfade.lab.reproduce.grid import (
+    COLUMNS,
+    FULL_COLUMNS,
+    Column,
+    Pair,
+    best_pair,
+    cell,
+    grid_wants,
+    pair_text,
+)
 from signfade.lab.reproduce.plan import Tier, Want
 from signfade.lab.reproduce.records import Record, Records
 from signfade.lab.reproduce.setups import METHODS, Scale, training
@@ -91,12 +100,11 @@ def _render(study: Study) -> list[Block]:
 
 
 def _wants(scale: Scale, records: Records) -> list[Want]:
-    full = tuple(column for column in COLUMNS if column.quantity == "Full")
     ideal = [
         Want(training(scale, "ideal", IDEAL_PAIR, seed=seed), Tier.EXTRA, ours=True)
         for seed in range(scale.figure_seeds)
     ]
-    return grid_wants(scale, records, full) + ideal
+    return grid_wants(scale, records, FULL_COLUMNS) + ideal
 
 
 FIG_ACCURACY = Artefact("fig-accuracy", "Accuracy over the rounds", "Fig. 5", _render, wants=_wants)

@@ -12,7 +12,7 @@ from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import method_style, new_figure
 from signfade.lab.reproduce.grid import Pair, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
-from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.records import Record, Records, accuracies
 from signfade.lab.reproduce.setups import METHODS, Scale, training
 from signfade.lab.reproduce.table_accuracy import ours_text
 from signfade.lab.style import figure_style
@@ -56,7 +56,7 @@ def _render(study: Study) -> list[Block]:
         ax = figure.add_subplot()
         for shift, prior in zip((-0.06, 0.06), PRIORS):
             points = [(x, at_bits(study, prior, bits)) for x, bits in enumerate(places)]
-            known = [(x, [r.accuracy for r in records if r.accuracy is not None]) for x, records in points]
+            known = [(x, accuracies(records)) for x, records in points]
             known = [(x, values) for x, values in known if values]
             if known:
                 style = method_style(prior)

@@ -11,9 +11,9 @@ from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text, picture
 from signfade.lab.reproduce.drawing import legend_below, method_style, new_figure
 from signfade.lab.reproduce.fig_accuracy import IDEAL_PAIR
-from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, best_pair, pair_text
+from signfade.lab.reproduce.grid import FULL_COLUMNS, Column, Pair, best_pair, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
-from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.records import Record, Records, accuracies
 from signfade.lab.reproduce.setups import BANDWIDTHS, METHODS, Scale, training
 from signfade.lab.reproduce.table_accuracy import ours_text
 from signfade.lab.style import MUTED, figure_style
@@ -23,8 +23,6 @@ from signfade.settings import RunSettings
 __all__ = ["FIG_SNR", "median_snr_db"]
 
 _USERS = 5000
-_SHOWN = [column for column in COLUMNS if column.quantity == "Full" or column.method == "vote"]
-SHOWN = tuple({column.method: column for column in _SHOWN}.values())  # a vote that is also Full once
 
 
 @cache
@@ -58,7 +56,7 @@ def _ideal(scale: Scale) -> list[RunSettings]:
 
 def _wants(scale: Scale, records: Records) -> list[Want]:
     wants = [Want(settings, Tier.EXTRA, ours=True) for settings in _ideal(scale)]
-    for place, column in enumerate(SHOWN):
+    for place, column in enumerate(FULL_COLUMNS):
         pair = best_pair(scale, records, column)
         if pair is not None:
             wants += [
@@ -81,14 +79,14 @@ def _render(study: Study) -> list[Block]:
     with figure_style():
         figure = new_figure((6.4, 4.4), study.scale)
         ax = figure.add_subplot()
-        for place, column in enumerate(SHOWN):
+        for place, column in enumerate(FULL_COLUMNS):
             pair, found = _points(study, column)
             label = METHODS[column.method].label
             if pair is None:
                 rows.append([label, "not settled", *(["missing"] * len(BANDWIDTHS))])
                 continue
             rows.append([label, pair_text(pair), *(ours_text(found[b]) for b in BANDWIDTHS)])
-            known = {b: [r.accuracy for r in rs if r.accuracy is not None] for b, rs in found.items()}
+            known = {b: accuracies(records) for b, records in found.items()}
             known = {b: values for b, values in known.items() if values}
             if known:
                 style = method_style(column.method)
@@ -105,7 +103,7 @@ def _render(study: Study) -> list[Block]:
                 if style.dashes:
                     line[0].set_dashes(style.dashes)
         ideal = study.records.find_all(_ideal(study.scale))
-        if values := [record.accuracy for record in ideal if record.accuracy is not None]:
+        if values := accuracies(ideal):
             ax.axhline(100 * mean(values), color=MUTED, dashes=(1.2, 1.4), label="ideal (no radio)")
         chosen = median_snr_db(study.scale.bandwidth_hz)
         if ax.has_data():

@@ -8,12 +8,13 @@ from statistics import mean
 from typing import Literal
 
 from signfade.lab.reproduce.plan import Tier, Want
-from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.records import Record, Records, accuracies
 from signfade.lab.reproduce.setups import METHODS, PAIRS, Scale, training
 from signfade.settings import RunSettings
 
 __all__ = [
     "COLUMNS",
+    "FULL_COLUMNS",
     "FULL_READING",
     "READINGS",
     "Column",
@@ -72,6 +73,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("best", "Full", "best", "full"),
     Column("best", "DC", "best", "sign"),
 )
+FULL_COLUMNS = tuple(column for column in COLUMNS if column.quantity == "Full")
 # The pairs by what they tell: the paper's best ones first.
 _VALUE: tuple[Pair, ...] = ((1e-3, 0.9), (1e-2, 0.0), (1e-3, 0.0), (1e-4, 0.9), (1e-2, 0.9), (1e-4, 0.0))
 
@@ -100,7 +102,7 @@ def best_pair(scale: Scale, records: Records, column: Column) -> Pair | None:
     scores: dict[Pair, float] = {}
     for pair in PAIRS:
         found = records.find_all(column.run(scale, pair, seed) for seed in range(scale.seeds))
-        values = [record.accuracy for record in found if record.accuracy is not None]
+        values = accuracies(found)
         if len(values) < scale.seeds:
             return None
         scores[pair] = mean(values)

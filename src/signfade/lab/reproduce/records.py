@@ -19,7 +19,7 @@ from signfade.lab.folder import FolderError, RunFolder, flatten, why, write_atom
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
 from signfade.settings import RunSettings
 
-__all__ = ["CHANCE", "Record", "Records", "family_of", "read_folder", "run_name"]
+__all__ = ["CHANCE", "Record", "Records", "accuracies", "family_of", "read_folder", "run_name"]
 
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
 _FREE = {"out", "threads", "checkpoint_every"}  # never change a number
@@ -158,6 +158,11 @@ class Record:
         }
         lost = self.diverged if self.diverged is not None and self.diverged <= rounds else None
         return replace(self, rounds=rounds, summary=summary, curve=curve, diverged=lost)
+
+
+def accuracies(records: Iterable[Record]) -> list[float]:
+    """Return the accuracies that are known, one a seed."""
+    return [value for record in records if (value := record.accuracy) is not None]
 
 
 def read_folder(path: Path, settings: RunSettings | None = None) -> Record | None:

@@ -9,6 +9,7 @@ from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text
 from signfade.lab.reproduce.grid import (
     COLUMNS,
+    FULL_COLUMNS,
     FULL_READING,
     READINGS,
     Column,
@@ -20,7 +21,7 @@ from signfade.lab.reproduce.grid import (
 )
 from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.plan import Tier, Want
-from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.records import Record, Records, accuracies
 from signfade.lab.reproduce.setups import METHODS, PAIRS, Scale, training
 from signfade.lab.reproduce.verdict import judge_accuracy, tally
 from signfade.lab.table import spread_text
@@ -30,11 +31,6 @@ __all__ = ["TABLE_ACCURACY", "reading_gaps"]
 
 MISSING = "missing"
 PRINTED_PAIRS: tuple[Pair, ...] = ((1e-3, 0.9), (1e-2, 0.0))
-
-
-def accuracies(records: list[Record]) -> list[float]:
-    """Return the accuracies that are known, one a seed."""
-    return [value for record in records if (value := record.accuracy) is not None]
 
 
 def ours_text(records: list[Record]) -> str:
@@ -140,7 +136,7 @@ def _printed_runs(scale: Scale, pair: Pair) -> list[RunSettings]:
 
 def _printed(study: Study) -> list[Block]:
     """SBFL with the paper's printed tanh(2l) in two cells: what the slip is worth."""
-    (gaussian,) = (c for c in COLUMNS if c.head == "gaussian" and c.quantity == "Full")
+    (gaussian,) = (column for column in FULL_COLUMNS if column.head == "gaussian")
     paper = read_paper().accuracy.column("gaussian", "Full")
     rows = [
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text
-from signfade.lab.reproduce.grid import COLUMNS, Column, cell, grid_wants, pair_text
+from signfade.lab.reproduce.grid import FULL_COLUMNS, Column, cell, grid_wants, pair_text
 from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.plan import Want
 from signfade.lab.reproduce.records import Record, Records
@@ -16,7 +16,6 @@ from signfade.lab.table import spread_text
 __all__ = ["TABLE_ROUNDS", "rounds_to"]
 
 KEYS = {"TL": "rounds_to_loss_1", "TA": "rounds_to_accuracy_09"}
-FULL_COLUMNS = tuple(column for column in COLUMNS if column.quantity == "Full")
 
 
 def rounds_to(records: list[Record], quantity: str) -> list[float | None]:

@@ -93,12 +93,18 @@ def bfl(
     elif method == "gibbs":
         centred = gibbs_means(llr, correlation, combine, threads=threads)[0]
     else:
-        centred = _by_ep(y, h, sigma2, correlation, combine, threads)
+        centred = _by_ep(y, llr, h, sigma2, correlation, combine, threads)
     return centred[0].to(y) + mean_term(mean, weights, y)
 
 
 def _by_ep(
-    y: Tensor, h: Tensor, sigma2: Tensor, correlation: Tensor, combine: Tensor, threads: int | None
+    y: Tensor,
+    llr: Tensor,
+    h: Tensor,
+    sigma2: Tensor,
+    correlation: Tensor,
+    combine: Tensor,
+    threads: int | None,
 ) -> Tensor:
     """Expectation propagation, but an integral over the factor for groups of devices that are almost copies.
 
@@ -113,9 +119,9 @@ def _by_ep(
             total += factor_bfl(y[group].double(), h[group], sigma2[group], *prior, threads=threads).cpu()
             left[group] = False
     if bool(left.any()):
-        link = (h[left], sigma2[left])
-        problem = (half_llr(y[left].detach(), *link), correlation[left][:, left], combine[:, left])
-        total += ep_means(*problem, _snr(*link), threads=threads)[0]
+        rest = slice(None) if bool(left.all()) else left  # a slice copies no signals
+        problem = (llr[rest], correlation[rest][:, rest], combine[:, rest])
+        total += ep_means(*problem, _snr(h[rest], sigma2[rest]), threads=threads)[0]
     return total
 
 
