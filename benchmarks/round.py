@@ -61,6 +61,15 @@ def seconds(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - started, time.process_time() - started_cpu
 
 
+def added(run: Experiment, devices: np.ndarray, rounds: int = 60) -> list[float]:
+    """Return the time of a round on the clock and of the cores, its gradients computed before."""
+    local = run.task.local_gradients(run.weights, devices, run.round)
+    run.task.local_gradients = lambda *asked, **more: local  # type: ignore[method-assign]
+    return [
+        statistics.quantiles(times, n=10)[0] for times in zip(*(seconds(run.advance) for _ in range(rounds)))
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -95,12 +104,16 @@ def main() -> None:
             ratios[name].append(whole[0] / ((before[0] + after[0]) / 2))
             cpu[name].append((whole[1], before[1]))
     print(f"bare gradients of a round: {1e3 * statistics.median(gradients):.0f} ms (median)")
-    table = {}
+    table: dict[str, dict[str, Any]] = {}
     for name, values in ratios.items():
         low, middle, high = statistics.quantiles(values, n=4)
         worked = min(pair[0] for pair in cpu[name]) / min(pair[1] for pair in cpu[name])
         table[name] = {"median": middle, "quartiles": [low, high], "cpu": worked}
         print(f"{name:<34} {middle:.3f}   [{low:.3f}, {high:.3f}]   CPU {worked:.3f}")
+    print("what a round adds to gradients that are there already, ms (first decile): clock, CPU")
+    for name, run in runs.items():
+        table[name] |= {"added_ms": [1e3 * part for part in added(run, devices)]}
+        print(f"{name:<34} {table[name]['added_ms'][0]:.1f}   {table[name]['added_ms'][1]:.1f}")
     if options.json:
         options.json.write_text(json.dumps(table, indent=2) + "\n")
 
