@@ -65,6 +65,17 @@ def test_calibration_comes_first_and_figures_after_the_grid() -> None:
     assert max(grid) < min(quantised)
 
 
+def test_all_figures_have_their_seeds_before_the_best_cells_get_more() -> None:
+    grid = Records(record(settings) for settings in wanted(grid_wants(FULL, Records())))
+    wants = [want for one in ARTEFACTS.values() for want in one.wants(FULL, grid)]
+    images = [settings for settings in wanted(wants) if settings.data.name == FULL.data]
+    left = [settings for settings in images if grid.find(settings) is None]
+    figures = [index for index, settings in enumerate(left) if settings.rounds == FULL.figure_rounds]
+    more = [index for index, settings in enumerate(left) if settings.seed > 2]
+    assert len(figures) > 10
+    assert max(figures) < min(more)
+
+
 def test_a_finished_run_is_never_played_again(tmp_path: Path) -> None:
     wants = grid_wants(FULL, Records())
     runs = plan(wants, Records(), tmp_path)
@@ -137,6 +148,8 @@ def test_times_are_those_of_finished_runs_of_the_same_kind() -> None:
     assert estimate_seconds(runs[1:], Records([record(runs[0])])) == pytest.approx(2 * 500)
     quick = training(QUICK, "gaussian", (1e-3, 0.9))
     assert estimate_seconds([quick], Records([record(runs[0])])) < 100  # digits are not MNIST
+    crowd = training(FULL, "gaussian", (1e-3, 0.9), data__devices=60)
+    assert estimate_seconds([crowd], Records([record(runs[0])])) == pytest.approx(3 * 500)
 
 
 def test_a_wrong_name_is_told_its_nearest() -> None:

@@ -18,6 +18,7 @@ from signfade.lab.reproduce.fig_regression import FIG_REGRESSION
 from signfade.lab.reproduce.fig_setup import FIG_SETUP
 from signfade.lab.reproduce.fig_snr import FIG_SNR
 from signfade.lab.reproduce.table_accuracy import TABLE_ACCURACY
+from signfade.lab.reproduce.table_devices import TABLE_DEVICES
 from signfade.lab.reproduce.table_rounds import TABLE_ROUNDS
 
 __all__ = ["ARTEFACTS", "choose"]
@@ -31,6 +32,7 @@ ARTEFACTS: dict[str, Artefact] = {
         FIG_PRIORS,
         FIG_REGRESSION,
         TABLE_ROUNDS,
+        TABLE_DEVICES,
         FIG_ACCURACY,
         FIG_QUANTISATION,
         TABLE_ACCURACY,
