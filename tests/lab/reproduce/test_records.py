@@ -85,6 +85,29 @@ def test_an_unfinished_run_has_no_record_and_a_diverged_one_is_at_chance(tmp_pat
     assert Records([found]).find(settings) == found  # it is not played again
 
 
+def test_a_run_lost_early_answers_for_shorter_ones() -> None:
+    """Its curve ends where the model was lost, so the shorter run's last round was never looked at."""
+    long = training(FULL, "gaussian", (1e-2, 0.9))
+    short = training(FULL, "gaussian", (1e-2, 0.9), rounds=300)
+    whole = record(long)
+    curve = {key: values[:2] for key, values in whole.curve.items()}  # up to round 40
+    records = Records([replace(whole, curve=curve, diverged=56)])
+    found = records.find(short)
+    assert found is not None
+    assert (found.accuracy, found.rounds, found.diverged) == (0.1, 300, 56)
+    assert Records([replace(whole, curve=curve, diverged=756)]).find(short) is None
+
+
+def test_a_run_is_unsteady_if_its_accuracy_goes_up_and_down_at_the_end() -> None:
+    one = record(training(FULL, "gaussian", (1e-2, 0.9)))
+    assert not one.unsteady  # a straight line up
+    steady = dict(one.curve) | {"accuracy": [0.1, 0.9] * 20 + [0.90, 0.93] * 5}
+    assert not replace(one, curve=steady).unsteady  # the start does not count
+    shaky = dict(one.curve) | {"accuracy": [0.9] * 40 + [0.89, 0.96] * 5}
+    assert replace(one, curve=shaky).unsteady
+    assert not replace(one, curve=shaky, diverged=7).unsteady
+
+
 def test_a_run_that_failed_for_another_reason_is_played_again(tmp_path: Path) -> None:
     settings = load(None, TINY)
     folder = RunFolder(tmp_path / "full").create("seed = 0\n")

@@ -23,8 +23,8 @@ from signfade.lab.style import MUTED, figure_style
 
 __all__ = ["FIG_ACCURACY", "best_cells", "curves_section"]
 
-# Until a column is finished, the paper's best pair stands for its best.
-_PAPERS_BEST: dict[str, Pair] = {"Full": (1e-3, 0.9), "DC": (1e-3, 0.0)}
+# Until a column is finished, the paper's best pair for SBFL stands for its best.
+_STAND_IN: dict[str, Pair] = {"Full": (1e-3, 0.9), "DC": (1e-3, 0.0)}
 IDEAL_PAIR: Pair = (1e-2, 0.0)
 
 
@@ -34,7 +34,7 @@ def best_cells(study: Study, quantity: str) -> list[tuple[Column, Pair, bool, li
     for column in COLUMNS:
         if column.quantity == quantity:
             pair = best_pair(study.scale, study.records, column)
-            chosen = pair or _PAPERS_BEST[quantity]
+            chosen = pair or _STAND_IN[quantity]
             records = cell(study.scale, study.records, column, chosen)
             found.append((column, chosen, pair is not None, records))
     return found
@@ -76,7 +76,7 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
     rows = [
         [
             METHODS[column.method].label,
-            pair_text(pair) + ("" if settled else " (the paper's best; ours is not settled)"),
+            pair_text(pair) + ("" if settled else " (not settled yet)"),
             ours_text(records),
         ]
         for column, pair, settled, records in cells

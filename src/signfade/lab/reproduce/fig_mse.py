@@ -183,7 +183,8 @@ def _table(data: dict[str, Any]) -> Table:
         rows.append([f"{name}, {DEVICES} devices", *_pair(snrs, np.array(data["together"][name]), row)])
     heads = ["rule", *(f"{snr} dB" for snr in (-10, 0, 10)), "largest difference"]
     note = (
-        f"Simulated / predicted. {data['draws']:,} coordinates for one device, a quarter of that for all; "
+        f"Simulated / predicted. {data['draws']:,} coordinates for one device, a quarter of that for all "
+        f"({_EP_DRAWS:,} for EP in the figure); "
         "the prediction for the vote of correlated devices is itself approximate."
     )
     return Table([head.replace("-", "−") for head in heads], rows, note)

@@ -16,19 +16,20 @@ from signfade.lab.reproduce.drawing import (
     tail_mean,
 )
 from signfade.lab.reproduce.plan import Tier, Want
-from signfade.lab.reproduce.records import Record, Records
+from signfade.lab.reproduce.records import Record, Records, shared_seeds
 from signfade.lab.reproduce.setups import METHODS, Scale, regression
 from signfade.lab.style import figure_style
 from signfade.lab.table import spread_text
 from signfade.settings import RunSettings
 
-__all__ = ["FIG_REGRESSION", "floors", "signsgd_floor"]
+__all__ = ["FIG_REGRESSION", "SIGNSGD", "below", "chosen", "floors"]
 
 # In units of 1/L. The paper's step is 1/L, which a sign of size one cannot use: the gradient has hundreds. So
-# signSGD may choose, by how it ends.
+# signSGD may choose, by how it ends. Steps stand close: too short a step does not arrive in time; a longer
+# one ends higher in proportion.
 STEPS: dict[str, tuple[float, ...]] = {
-    "signsum": (10.0, 30.0, 100.0, 300.0),
-    "vote": (100.0, 300.0, 1000.0, 3000.0),
+    "vote": (200.0, 300.0, 400.0, 500.0, 700.0, 1000.0),
+    "signsum": (20.0, 30.0, 40.0, 50.0, 70.0, 100.0),
     "gaussian": (1.0,),
     "laplacian": (1.0,),
     "published": (1.0,),
@@ -36,7 +37,7 @@ STEPS: dict[str, tuple[float, ...]] = {
     "best": (1.0,),
     "ideal": (1.0,),
 }
-SIGNSGD = ("signsum", "vote")
+SIGNSGD = ("vote", "signsum")
 KINDS = {"homogeneous": False, "heterogeneous": True}
 
 
@@ -75,10 +76,15 @@ def chosen(study: Study, method: str, kind: str) -> tuple[float, list[Record]]:
     return step, found[step][1]
 
 
-def signsgd_floor(study: Study, kind: str) -> float | None:
-    """Return where signSGD ends at its best: the better reading with its best step."""
-    ends = [mean(floors(records)) for method in SIGNSGD if (records := chosen(study, method, kind)[1])]
-    return min(ends, default=None)
+def below(study: Study, method: str, kind: str, reading: str) -> float | None:
+    """Return by which part a method's excess loss is below signSGD's, read one way, with its best step.
+
+    Over the seeds that both have; None without any.
+    """
+    ours, theirs = shared_seeds(chosen(study, method, kind)[1], chosen(study, reading, kind)[1])
+    if not ours:
+        return None
+    return 1 - mean(floors(ours)) / mean(floors(theirs))
 
 
 def _render(study: Study) -> list[Block]:
@@ -102,9 +108,12 @@ def _render(study: Study) -> list[Block]:
         "`f_k(w) = |X_k w - z_k|^2`, M = 300, K = 20, 100 samples a device, full batches. The labels are "
         "independent of the data, so the raw loss cannot fall to the paper's 0.009: shown is the excess over "
         "the least-squares optimum, per sample. SBFL takes the paper's step 1/L. A sign has size one where "
-        "these gradients have hundreds, so signSGD takes the step that is best for it, of four for each "
-        "reading, chosen on these very seeds: the comparison leans towards signSGD. `best` undoes the "
-        "shrinkage of its estimate: it is there first and stays at a higher floor, as with a larger step."
+        "these gradients have hundreds, so signSGD takes the step that is best for it, of six for each "
+        f"reading, chosen on these very seeds. The number of rounds, {study.scale.regression_rounds}, "
+        "decides that step: with a shorter one signSGD would end lower, and later. Of the raw loss the "
+        "optimum is the most (about 1 - M/(K N) = 0.85 a sample), so that in raw loss all differences are "
+        "far smaller. `best` undoes the shrinkage of its estimate: it is there first and stays at a higher "
+        "floor, as with a larger step."
     )
     about = "Excess loss of the regression over the rounds, homogeneous and heterogeneous devices"
     return [Text(words), picture(figure, "fig-regression", about), _table(study)]
@@ -116,19 +125,21 @@ def _table(study: Study) -> Table:
         row = [METHODS[method].label]
         for kind in KINDS:
             step, records = chosen(study, method, kind)
-            values, bound = floors(records), signsgd_floor(study, kind)
+            values = floors(records)
             if not values:
                 row += ["missing", "missing"]
                 continue
-            below = f"{100 * (1 - mean(values) / bound):.0f} %" if bound and method not in SIGNSGD else "–"
-            row += [f"{spread_text(values)} ({len(values)}), step {step:g}/L", below.replace("-", "−")]
+            parts = [None if method in SIGNSGD else below(study, method, kind, r) for r in SIGNSGD]
+            told = " / ".join("–" if part is None else f"{100 * part:.0f}" for part in parts)
+            told = told + " %" if any(parts) else "–"
+            row += [f"{spread_text(values)} ({len(values)}), step {step:g}/L", told.replace("-", "−")]
         rows.append(row)
     heads = ["method"]
     for kind in KINDS:
-        heads += [f"{kind}: excess loss", "below signSGD"]
+        heads += [f"{kind}: excess loss", "below vote / sum"]
     note = (
-        "Mean over the last tenth of the rounds; mean ± deviation over seeds (number of seeds). Below "
-        "signSGD: against the better of its two readings with its best step; the paper says 54 % and more."
+        "Mean over the last tenth of the rounds; mean ± deviation over seeds (number of seeds). Below vote "
+        "/ sum: below signSGD with its best step, in both readings; the paper says 54 % and more."
     )
     return Table(heads, rows, note)
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from signfade.lab.config import load
@@ -19,8 +22,18 @@ from signfade.lab.folder import FolderError, RunFolder, flatten, why, write_atom
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
 from signfade.settings import RunSettings
 
-__all__ = ["CHANCE", "Record", "Records", "accuracies", "family_of", "read_folder", "run_name"]
+__all__ = [
+    "CHANCE",
+    "Record",
+    "Records",
+    "accuracies",
+    "family_of",
+    "read_folder",
+    "run_name",
+    "shared_seeds",
+]
 
+_STEADY = 0.03
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
 _FREE = {"out", "threads", "checkpoint_every"}  # never change a number
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
@@ -125,6 +138,16 @@ class Record:
         value = self.summary.get("last_accuracy")
         return None if value is None else float(value)
 
+    @property
+    def unsteady(self) -> bool:
+        """Whether accuracy goes up and down over the last ten evaluations: noise of more than 3 points.
+
+        Taken from the differences of neighbours, so that a steady rise is not noise.
+        """
+        last = [value for value in self.curve.get("accuracy", [])[-10:] if value is not None]
+        steps = [after - before for before, after in pairwise(last)]
+        return self.diverged is None and len(steps) > 1 and stdev(steps) / math.sqrt(2) > _STEADY
+
     def value(self, key: str) -> float | None:
         """Return a number of the summary, None if it has none."""
         found = self.summary.get(key)
@@ -163,6 +186,13 @@ class Record:
 def accuracies(records: Iterable[Record]) -> list[float]:
     """Return the accuracies that are known, one a seed."""
     return [value for record in records if (value := record.accuracy) is not None]
+
+
+def shared_seeds(one: Iterable[Record], other: Iterable[Record]) -> tuple[list[Record], list[Record]]:
+    """Return the records of the seeds that both have, in the order of the seeds."""
+    first, second = ({record.seed: record for record in records} for records in (one, other))
+    seeds = sorted(set(first) & set(second))
+    return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
 
 
 def read_folder(path: Path, settings: RunSettings | None = None) -> Record | None:
@@ -235,7 +265,8 @@ class Records:
         record = self._by_run.get((family_of(settings), settings.seed))
         if record is None or record.rounds < settings.rounds:
             return None
-        if settings.rounds < record.rounds and settings.rounds not in record.curve["round"]:
+        lost = record.diverged is not None and record.diverged <= settings.rounds
+        if settings.rounds < record.rounds and not lost and settings.rounds not in record.curve["round"]:
             return None  # never looked at
         return record.until(settings.rounds)
 

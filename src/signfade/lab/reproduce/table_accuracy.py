@@ -34,12 +34,13 @@ PRINTED_PAIRS: tuple[Pair, ...] = ((1e-3, 0.9), (1e-2, 0.0))
 
 
 def ours_text(records: list[Record]) -> str:
-    """Return mean ± deviation and number of seeds; a cell without runs says that it has none."""
+    """Return mean ± deviation and number of seeds, and whether runs diverged or are unsteady at the end."""
     values = accuracies(records)
     if not values:
         return MISSING
     lost = sum(record.diverged is not None for record in records)
     note = "" if not lost else ", diverged" if lost == len(records) else f", {lost} diverged"
+    note += ", unsteady" if any(record.unsteady for record in records) else ""
     return f"{spread_text(values, 3)} ({len(values)}{note})"
 
 
@@ -49,16 +50,18 @@ def reading_gaps(study: Study) -> dict[str, float]:
     Over the pairs for which both readings have a run, so that they are judged alike.
     """
     printed = read_paper().accuracy.column("signsgd", "Full")
-    found = {
-        name: {pair: accuracies(cell(study.scale, study.records, column, pair)) for pair in PAIRS}
-        for name, column in READINGS.items()
-    }
-    shared = [pair for pair in PAIRS if all(values[pair] for values in found.values())]
-    return {
-        name: mean(abs(mean(values[pair]) - (printed[pair] or 0.0)) for pair in shared)
-        for name, values in found.items()
-        if shared
-    }
+    shared = _read_both(study)
+
+    def gap(column: Column, pair: Pair) -> float:
+        return abs(mean(accuracies(cell(study.scale, study.records, column, pair))) - (printed[pair] or 0.0))
+
+    return {name: mean(gap(column, pair) for pair in shared) for name, column in READINGS.items() if shared}
+
+
+def _read_both(study: Study) -> list[Pair]:
+    """The pairs that were played in both readings."""
+    columns = READINGS.values()
+    return [pair for pair in PAIRS if all(cell(study.scale, study.records, c, pair) for c in columns)]
 
 
 def _rows(study: Study, columns: list[Column]) -> list[list[str]]:
@@ -117,7 +120,7 @@ def _readings(study: Study) -> list[Block]:
     told = ", ".join(f"{name} {100 * gap:.1f} points" for name, gap in gaps.items())
     rows = []
     printed = read_paper().accuracy.column("signsgd", "Full")
-    for pair in PAIRS:
+    for pair in _read_both(study):
         texts = [ours_text(cell(study.scale, study.records, column, pair)) for column in READINGS.values()]
         rows.append([pair_text(pair), f"{printed[pair]:.2f}", *texts])
     words = (
@@ -170,7 +173,9 @@ def _render(study: Study) -> list[Block]:
         note = (
             f"{quantity}: {title}. Test accuracy after {study.scale.rounds} rounds; mean ± deviation over "
             "seeds (number of seeds). Bold: the best cell of a column, by the seeds that all its cells "
-            "have. A model that diverged counts as chance, 0.1."
+            "have. A model that diverged counts as chance, 0.1. Unsteady: over its last ten evaluations "
+            "a run goes up and down by more than 3 points (standard deviation), so that the last is partly "
+            "luck."
         )
         paper_columns = [column for column in columns if not column.ours]
         ours = [column for column in columns if column.ours]
@@ -180,7 +185,11 @@ def _render(study: Study) -> list[Block]:
                 _headers(ours), _rows(study, ours), f"The same cells and seeds by rules of ours, {quantity}."
             )
         )
-    told = [] if study.scale.name == "quick" else [Text(tally(verdicts(blocks)))]
+    words = (
+        f"{tally(verdicts(blocks))} signSGD's two columns are the same runs here, and three of their rows "
+        "chose the link budget."
+    )
+    told = [] if study.scale.name == "quick" else [Text(words)]
     return [*told, *blocks, *_readings(study), *_printed(study)]
 
 

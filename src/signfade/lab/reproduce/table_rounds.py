@@ -23,15 +23,16 @@ def rounds_to(records: list[Record], quantity: str) -> list[float | None]:
     return [record.value(KEYS[quantity]) for record in records]
 
 
-def _text(values: list[float | None]) -> str:
+def _text(records: list[Record], quantity: str) -> str:
+    values = rounds_to(records, quantity)
     if not values:
         return "missing"
     reached = majority_rounds(values)
     some = sum(value is not None for value in values)
-    if not reached:
-        return f"never ({len(values)})" if not some else f"never in most ({some} of {len(values)})"
-    count = f"{len(values)}" if some == len(values) else f"{some} of {len(values)}"
-    return f"{spread_text(reached, 0)} ({count})"
+    count = f"{len(values)}" if some in (0, len(values)) else f"{some} of {len(values)} seeds"
+    lost = sum(record.diverged is not None for record in records)
+    after = f", {lost if lost < len(records) else ''} diverged".replace("  ", " ") if lost else ""
+    return f"{spread_text(reached, 0) if reached else 'never'} ({count}{after})"
 
 
 def _paper_rows(study: Study, columns: list[Column], quantity: str) -> list[list[str]]:
@@ -41,12 +42,14 @@ def _paper_rows(study: Study, columns: list[Column], quantity: str) -> list[list
         row = [pair_text(pair)]
         for column in columns:
             key = (*pair, column.head, quantity)
-            values = rounds_to(cell(study.scale, study.records, column, pair), quantity)
+            records = cell(study.scale, study.records, column, pair)
+            values = rounds_to(records, quantity)
             printed = paper.rounds.cells[key]
-            verdict = judge_rounds(values, printed, ("rounds", key) in paper.contradictions).word
+            every = study.scale.every if quantity == "TA" else 1
+            verdict = judge_rounds(values, printed, ("rounds", key) in paper.contradictions, every).word
             if study.scale.name == "quick" and verdict != "missing":
                 verdict = "missing" if not values else "not compared"  # type: ignore[assignment]
-            row += ["never" if printed is None else f"{printed:.0f}", _text(values), verdict]
+            row += ["never" if printed is None else f"{printed:.0f}", _text(records, quantity), verdict]
         rows.append(row)
     return rows
 
@@ -56,7 +59,7 @@ def _our_rows(study: Study, columns: list[Column]) -> list[list[str]]:
         [
             pair_text(pair),
             *(
-                _text(rounds_to(cell(study.scale, study.records, column, pair), quantity))
+                _text(cell(study.scale, study.records, column, pair), quantity)
                 for column in columns
                 for quantity in KEYS
             ),
