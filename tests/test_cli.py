@@ -359,6 +359,15 @@ def test_one_bad_folder_stops_a_comparison_before_it_begins(refused: Refused, tm
 # -- compare, demo, report ---------------------------------------------------------------------------------
 
 
+def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    words = ["--set", "name=../x", "--set", "rounds=1", "--set", "data.devices=2", "--out", str(inside)]
+    assert signfade(["compare", *words, "--methods", "sbfl"]) == 0
+    assert signfade(["link", *words]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert sorted(path.name for path in inside.iterdir()) == ["x-compare", "x-link"]
+
+
 def test_compare_is_fair_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.toml"
     path.write_text(

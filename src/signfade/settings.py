@@ -276,6 +276,11 @@ class MethodSettings(_Section):
             )
         return self
 
+    @property
+    def family(self) -> Literal["gaussian", "laplacian"]:
+        """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
+        return "laplacian" if self.prior == "laplacian" else "gaussian"
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"aggregator": "sbfl", "form": "published"},

@@ -148,6 +148,12 @@ def test_excess_loss_is_the_difference_of_losses() -> None:
         data.excess_loss(torch.zeros(13))
 
 
+@pytest.mark.parametrize("lost", [torch.nan, torch.inf])
+def test_a_lost_model_has_no_excess_loss(lost: float) -> None:
+    excess = make_regression(devices=5, samples=30, size=12).excess_loss(torch.full((12,), lost))
+    assert not math.isfinite(excess)
+
+
 def test_the_floor_of_the_loss_is_that_of_labels_without_meaning() -> None:
     """Labels independent of the data leave a chi-square residual of (samples - weights) degrees."""
     data = make_regression(heterogeneous=True)

@@ -352,9 +352,16 @@ def test_a_full_disk_is_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     same(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["other numbers", "another size"])
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, what: str) -> None:
     with pytest.raises(Interrupted):
         train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, 3))
-    RunFolder(tmp_path / "a").save_checkpoint(3, {"bits": torch.zeros(2, dtype=torch.int64)}, {})
+    folder = RunFolder(tmp_path / "a")
+    checkpoint = folder.load_checkpoint()
+    assert checkpoint is not None
+    tensors = {"bits": torch.zeros(2, dtype=torch.int64)}
+    if what == "another size":
+        tensors = checkpoint.tensors | {"step.weights": torch.zeros(7), "step.momentum": torch.zeros(7)}
+    folder.save_checkpoint(3, tensors, {})
     with pytest.raises(FolderError, match="does not fit the model"):
         train(tiny(), tmp_path / "a", resume=True)

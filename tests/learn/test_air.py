@@ -12,15 +12,17 @@ import torch
 from signfade.device import unpack_signs
 from signfade.kernels import standard_normal
 from signfade.keys import stream_key
-from signfade.learn import make_cell
+from signfade.learn import Experiment, make_cell
 from signfade.learn.air import AirRule
 from signfade.learn.encode import Encoder
 from signfade.learn.round import collect
 from signfade.learn.synthetic import GaussianTask
+from signfade.learn.task import Devices, LocalGradients
 from signfade.server import over_the_air
 from signfade.settings import CellSettings, MethodSettings
 from signfade.uplink import align
 
+from .conftest import settings
 from .test_radio import gaussian
 from .test_run import play
 
@@ -71,6 +73,23 @@ def test_measured_errors_agree_with_the_prediction(precoding: str, options: dict
     error = 4 * ratio.std() / math.sqrt(len(ratio))
     assert abs(ratio.mean() - 1) < error
     assert error < 0.06
+
+
+class Shifted(GaussianTask):
+    """Gradients whose mean is most of them, as those of one output's bias may be."""
+
+    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_gradients(weights, devices, round)
+        return LocalGradients(local.gradients + 5.0, local.losses)
+
+
+def test_means_that_are_told_are_no_error() -> None:
+    options = {"data__name": "gaussian", "data__size": 3000, "cell__snr_db": 5.0, **AIR}
+    experiment = Experiment(settings(rounds=20, **options), task=Shifted(6, 3000, 0))
+    records = play(experiment)
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in records])
+    assert max(record["nmse"] for record in records) < 0.1
+    assert ratio.mean() == pytest.approx(1, abs=0.05)
 
 
 def test_a_level_that_is_set_silences_whoever_cannot_reach_it() -> None:

@@ -12,6 +12,8 @@ import torch
 from signfade.lab.config import load
 from signfade.learn import Experiment
 from signfade.learn.attack import choose_attackers
+from signfade.learn.joint import JointRule
+from signfade.learn.reliability import Reliability
 from signfade.learn.synthetic import GaussianTask
 from signfade.learn.task import Devices, LocalGradients
 
@@ -102,6 +104,25 @@ def test_random_bits_lose_their_weight() -> None:
     found = trust(experiment)
     assert (found[liars].abs() < 0.5).all()
     assert (np.delete(found.numpy(), liars) > 0.5).all()
+
+
+@pytest.mark.parametrize("joint", ["linear", "soft", "ep", "factor"])
+def test_a_joint_rule_believes_independent_devices_as_far_as_a_separate_one(
+    monkeypatch: pytest.MonkeyPatch, joint: str
+) -> None:
+    """Under the same reliabilities, and told that nothing is shared."""
+    told = torch.tensor([1.0, 0.5, -0.9, 0.0], dtype=torch.float64).repeat(5)
+    monkeypatch.setattr(Reliability, "observe", lambda *_: told)
+    monkeypatch.setattr(JointRule, "_correlation", lambda *_: torch.eye(20, dtype=torch.float64))
+    rules = {"linear": "blmmse"}
+    separate, together = (
+        play(Bowl(20, 300, 0.5), 1, defence__reliability=True, cell__snr_db=0.0, **method).weights
+        for method in (
+            {"method__aggregator": rules.get(joint, "sbfl")},
+            {"method__aggregator": "bfl", "method__joint": joint},
+        )
+    )
+    assert torch.allclose(separate, together, rtol=1e-3, atol=1e-3 * float(separate.abs().max()))
 
 
 def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte() -> None:

@@ -95,9 +95,15 @@ def test_correlation_of_centred_gradients() -> None:
     g = torch.randn(4, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
     g[3] = 0
     expected = np.corrcoef(g[:3].numpy())
-    found = correlation_of(g @ g.T, g.mean(dim=1), 200)
+    mean = g.mean(dim=1)
+    found = correlation_of(g @ g.T, mean, mean, 200)
     assert np.allclose(found[:3, :3].numpy(), expected, atol=1e-12)
     assert torch.equal(found[3], torch.tensor([0.0, 0, 0, 1], dtype=torch.float64))
+    sent = torch.tensor([3.2, 2.5, 3.0, 0.0], dtype=torch.float64)  # quantised, or a lie
+    about = (g - sent[:, None])[:3]
+    norms = about.norm(dim=1)
+    found = correlation_of(g @ g.T, sent, mean, 200)[:3, :3]
+    assert torch.allclose(found, about @ about.T / norms[:, None] / norms, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,14 @@ def test_means_are_brought_back_among_the_others() -> None:
     assert (inside[2:] != mean[2:]).double().mean() < 0.01
 
 
+def test_a_mean_one_step_of_the_quantiser_away_is_believed() -> None:
+    """Most devices send the same code, so that the means have no width."""
+    mean, scale = torch.tensor([[0.0], [0.0], [0.0], [0.2], [0.4]]), torch.full((5, 1), 0.1)
+    assert torch.equal(bound_scalars(initial_scalars(), mean, scale)[0], torch.zeros(5, 1))
+    believed, _, _ = bound_scalars(initial_scalars(), mean, scale, mean_step=0.2)
+    assert torch.equal(believed.ravel(), torch.tensor([0.0, 0.0, 0.0, 0.2, 0.0]))
+
+
 def test_smoothing_remembers_so_that_a_round_of_liars_does_not_decide() -> None:
     rate = 0.2
     state = initial_scalars()

@@ -162,8 +162,9 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
 def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
     from signfade.lab.compare import plan, write_comparison
     from signfade.lab.table import comparison_table
+    from signfade.lab.train import folder_name
 
-    folder = Path(settings.out) / name
+    folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
     runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
     titles = [
@@ -215,9 +216,10 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
     """
     settings = read_settings(config, overrides, out)
     from signfade.lab.link import link_text, plot_link, study_link
+    from signfade.lab.train import folder_name
 
     study = study_link(settings)
-    files = plot_link(study, Path(settings.out) / f"{settings.name}-link")
+    files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
     console = stdout_console()
     for part in link_text(study):
         console.print(part)

@@ -131,8 +131,8 @@ class RegressionData:
         """Return how far the summed loss at `w` is above its minimum.
 
         Formula: `sum_k f_k(w) - min = (w - w*)^T A (w - w*)`, `A = sum_k X_k^T X_k`; computed as the right
-            side,
-        which loses no digits near the optimum and needs no data.
+            side, which loses no digits near the optimum and needs no data. NaN for weights that are not
+            finite.
 
         Args:
             w: weights, `[M]`.
@@ -146,7 +146,8 @@ class RegressionData:
         """
         check_shape("w", w, (self.size,))
         error = w.detach().double() - self.optimum
-        return max(0.0, float(error @ (self._normal[0] @ error)))
+        excess = float(error @ (self._normal[0] @ error))
+        return max(excess, 0.0)  # of NaN and 0 this is NaN, the other way round it would be 0
 
     @cached_property
     def _all(self) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from signfade import __version__
 from signfade.data import Dataset, load
 from signfade.engines.events import OnEvent, Outcome
 from signfade.engines.ledger import Ledger, hearing
-from signfade.engines.share import DataKey, data_key
+from signfade.engines.share import PARTS, DataKey, data_key
 from signfade.lab.train import Interrupted, PlannedRun, RunFailed, train
 from signfade.learn.allocator import tune_allocator
 from signfade.learn.tasks import make_task
@@ -34,7 +34,6 @@ from signfade.learn.tasks import make_task
 __all__ = ["cluster", "data_parts", "dataset_of", "play"]
 
 _LOOK = 0.5  # seconds between two looks at the runs' progress
-_PARTS = ("train_x", "train_y", "test_x", "test_y")
 _STORE = 1 << 28  # bytes of a local cluster's object store, besides the data sets
 
 
@@ -140,7 +139,7 @@ def _load_all(ledger: Ledger) -> dict[DataKey, dict[str, Any]]:
 
 def data_parts(dataset: Dataset) -> dict[str, Any]:
     """Return a data set as arrays, which Ray keeps once a machine."""
-    arrays = {part: getattr(dataset, part).numpy() for part in _PARTS}
+    arrays = {part: getattr(dataset, part).numpy() for part in PARTS}
     return {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
 
 

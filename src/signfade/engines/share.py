@@ -12,9 +12,9 @@ import torch
 from signfade.data import Dataset, load
 from signfade.settings import RunSettings
 
-__all__ = ["Shared", "data_key", "open_shared", "share", "share_all"]
+__all__ = ["PARTS", "Shared", "data_key", "open_shared", "share", "share_all"]
 
-_PARTS = ("train_x", "train_y", "test_x", "test_y")
+PARTS = ("train_x", "train_y", "test_x", "test_y")
 DataKey = tuple[str, str | None]
 
 
@@ -45,7 +45,7 @@ def share(dataset: Dataset, folder: Path) -> Shared:
         (True, (360,))
     """
     folder.mkdir(parents=True)
-    tensors = {part: getattr(dataset, part).contiguous() for part in _PARTS}
+    tensors = {part: getattr(dataset, part).contiguous() for part in PARTS}
     for part, tensor in tensors.items():
         tensor.numpy().tofile(folder / part)
     shapes = {part: tuple(tensor.shape) for part, tensor in tensors.items()}

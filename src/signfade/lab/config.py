@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from signfade.lab.toml import to_toml
+from signfade.lab.toml import flatten, to_toml
 from signfade.settings import PRESETS, Aggregator, RunSettings
 
 __all__ = [
@@ -77,15 +77,6 @@ def _sections() -> frozenset[str]:
     return frozenset(key.split(".")[0] for key in known_keys() if "." in key)
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of nested tables; an empty table has none."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _check_key(key: str, where: str = "") -> None:
     """Raise unless `key` exists; `where` goes in front of it in the message."""
     known = known_keys()
@@ -125,7 +116,7 @@ def overlay(tree: Mapping[str, Any], layer: Mapping[str, Any], where: str = "") 
     result: dict[str, Any] = {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()
     }
-    flat = dict(_flatten(layer))
+    flat = flatten(layer)
     known = known_keys()
     preset = flat.get("method.preset")
     if isinstance(preset, str) and isinstance(result.get("method"), dict):
@@ -213,7 +204,7 @@ def resolve(tree: Mapping[str, Any]) -> RunSettings:
     for name, variant in variants.items():
         where = f"variants.{name}: "
         _settings(overlay(base, variant, where), where)
-    return _settings(base | {"variants": {name: dict(_flatten(table)) for name, table in variants.items()}})
+    return _settings(base | {"variants": {name: flatten(table) for name, table in variants.items()}})
 
 
 def _settings(tree: dict[str, Any], where: str = "") -> RunSettings:
@@ -272,7 +263,7 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
     given = dict(map(parse_override, overrides))
-    variants = {name: dict(_flatten(table)) for name, table in tree.pop("variants", {}).items()}
+    variants = {name: flatten(table) for name, table in tree.pop("variants", {}).items()}
     # A variant that the overrides do not fit is no mistake before somebody asks for it.
     return resolve(overlay(tree, given)).model_copy(update={"variants": variants})
 
@@ -292,7 +283,7 @@ def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]
         skip = _NO_RESULT | ({"data.folder"} if settings.data.name != "idx" else frozenset())
         return {
             key: value
-            for key, value in _flatten(settings.model_dump(exclude={"variants"}))
+            for key, value in flatten(settings.model_dump(exclude={"variants"})).items()
             if key not in skip
         }
 

@@ -28,11 +28,12 @@ from torch import Tensor
 
 from signfade.lab.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from signfade.lab.metrics import metric_line, plain_json, scan_metrics
+from signfade.lab.toml import flatten
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["FolderError", "RunFolder", "flatten", "why", "write_atomically"]
+__all__ = ["FolderError", "RunFolder", "why", "write_atomically"]
 
 _CHECKPOINT = re.compile(r"round-(\d{8})\.safetensors")
 _KEEP = 2
@@ -337,19 +338,6 @@ def why(error: OSError) -> str:
     if isinstance(error, FileExistsError):  # we make folders only: one of them is a file
         return "Not a directory"
     return error.strerror or str(error)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one table of dotted keys.
-
-    Example:
-        >>> flatten({"seed": 1, "server": {"step": 0.01}})
-        {'seed': 1, 'server.step': 0.01}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from signfade.lab.folder import FolderError, RunFolder, flatten
+from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import summarise, trailing_mean
+from signfade.lab.toml import flatten
 from signfade.settings import RunSettings
 
 __all__ = [

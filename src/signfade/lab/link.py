@@ -78,12 +78,8 @@ class LinkStudy:
 
     @property
     def family(self) -> Family:
-        """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
-        return _family(self.settings)
-
-
-def _family(settings: RunSettings) -> Family:
-    return "laplacian" if settings.method.prior == "laplacian" else "gaussian"
+        """Prior of a coordinate, as theory sees it."""
+        return self.settings.method.family
 
 
 def theory_errors(
@@ -128,7 +124,7 @@ def study_link(settings: RunSettings) -> LinkStudy:
     """
     cell, devices = settings.cell, settings.data.devices
     plan = make_cell(cell, devices, settings.seed)
-    family = _family(settings)
+    family = settings.method.family
     if plan.mean_snr_db is None:
         perfect = theory_errors(np.array(np.inf), family=family)
         means = {name: float(e) for name, e in perfect.items()}

@@ -10,7 +10,7 @@ from scipy import special
 
 from signfade.lab.config import ConfigError
 from signfade.settings import VOTES, CellSettings, MethodSettings, RunSettings
-from signfade.theory.mse import Family, kappa_of, mse_faded
+from signfade.theory.mse import kappa_of, mse_faded
 from signfade.theory.outage import block_error_faded
 from signfade.theory.pilots import PilotRule, pilot_mse
 from signfade.theory.quadrature import fading_nodes
@@ -96,13 +96,9 @@ def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array 
     return notes
 
 
-def _family(method: MethodSettings) -> Family:
-    return "laplacian" if method.prior == "laplacian" else "gaussian"
-
-
 def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
     rule: PilotRule = "blmmse" if method.aggregator == "blmmse" else "sbfl"
-    kind = {"fading": cell.fading, "rician_k": cell.rician_k, "family": _family(method)}
+    kind = {"fading": cell.fading, "rician_k": cell.rician_k, "family": method.family}
     heard = cell.pilots * (2 if cell.modulation == "qpsk" else 1)  # a pilot has the power of a symbol
     found = np.mean(pilot_mse(rule, snr, heard, use=cell.csi_error, **kind))  # type: ignore[arg-type]
     known = np.mean(mse_faded(rule, snr, **kind))  # type: ignore[arg-type]
@@ -153,7 +149,7 @@ def air_error(settings: RunSettings, snr: Array) -> float:
     from signfade.uplink import align
 
     cell, rule = settings.cell, settings.method.aggregator
-    kappa, devices = float(kappa_of(1.0, _family(settings.method))), snr.shape[1]
+    kappa, devices = float(kappa_of(1.0, settings.method.family)), snr.shape[1]
     level = None if cell.inversion_db is None else 10 ** (cell.inversion_db / 20)
     zero, scale = torch.zeros(devices).double(), torch.full((devices,), kappa).double()
     product, power = [], []

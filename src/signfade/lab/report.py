@@ -30,7 +30,8 @@ from signfade.lab.style import inline_svg, swatch_svg
 from signfade.lab.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
 from signfade.lab.table import comparison
 from signfade.lab.train import folder_name
-from signfade.lab.words import VOTES, finding, theory_finding, theory_rows
+from signfade.lab.words import finding, theory_finding, theory_rows
+from signfade.settings import VOTES
 
 __all__ = ["render_report", "write_report"]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from signfade.lab.folder import FolderError, RunFolder, flatten, why, write_atomically
+from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
 from signfade.lab.summary import summarise
 from signfade.lab.sweep import Sweep
-from signfade.lab.toml import toml_value
+from signfade.lab.toml import flatten, toml_value
 
 __all__ = ["gather", "write_results"]
 

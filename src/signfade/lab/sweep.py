@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from signfade.lab.config import ConfigError, overlay, parse_override, read, resolve
-from signfade.lab.folder import flatten
 from signfade.lab.group import setting_text
-from signfade.lab.toml import toml_value
+from signfade.lab.toml import flatten, toml_value
 from signfade.lab.train import PlannedRun, folder_name, standing
 
 __all__ = ["Sweep", "SweepRun", "plan_sweep", "read_sweep"]

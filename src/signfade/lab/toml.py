@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -11,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from signfade.settings import RunSettings
 
-__all__ = ["to_toml", "toml_value"]
+__all__ = ["flatten", "to_toml", "toml_value"]
 
 
 def toml_value(value: Any) -> str:
@@ -79,3 +80,16 @@ def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
         sections += ["", f"[variants.{toml_value(variant)}]"]
         sections += [f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items()]
     return "\n".join(heads + sections) + "\n"
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one table of dotted keys.
+
+    Example:
+        >>> flatten({"seed": 1, "server": {"step": 0.01}})
+        {'seed': 1, 'server.step': 0.01}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

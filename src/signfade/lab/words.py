@@ -8,9 +8,7 @@ from statistics import mean, stdev
 
 from signfade.lab.group import Group
 
-__all__ = ["VOTES", "TheoryRow", "finding", "theory_finding", "theory_rows"]
-
-VOTES = ("signsgd", "signsum", "majority_vote")
+__all__ = ["TheoryRow", "finding", "theory_finding", "theory_rows"]
 
 
 def finding(groups: Sequence[Group]) -> str:

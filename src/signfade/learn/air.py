@@ -139,13 +139,18 @@ class AirRule:
             kappa = torch.minimum(sent.true_scale[:, 0].double(), std)
             guess = self._guess(signs, noise, amplitude, received)
             moments = theory.JointMoments(
-                energy=float(uplink.truth.double().square().mean()),
+                energy=float(alpha.square() @ std.square()),
                 product=float(((alpha * kappa) @ signs) @ guess) / len(noise),
                 power=float(guess @ guess) / len(noise),
             )
         if moments.energy <= 0:
             return None
-        return moments.best_scaled_nmse() if self._method.aggregator == "signsgd" else moments.nmse(factor)
+        if self._method.aggregator == "signsgd":
+            return moments.best_scaled_nmse()
+        if self._method.rotation != "none":
+            return moments.nmse(factor)
+        energy = float(uplink.truth.double().square().mean())  # with the means, which are told
+        return moments.nmse(factor) * moments.energy / energy if energy > 0 else None
 
     def _guess(self, signs: Tensor, noise: Tensor, amplitude: Tensor, received: Received) -> Tensor:
         y = amplitude @ signs + math.sqrt(self._variance) * noise

@@ -33,6 +33,8 @@ class Defence:
     def __init__(self, settings: DefenceSettings, encoder: Encoder, population: int, seed: int) -> None:
         self._settings = settings
         self._scalars = initial_scalars(len(encoder.segments))
+        quantised = encoder.method.side_bits is not None
+        self._mean_step = 2 * encoder.quantizers[0].bound if quantised else 0.0
         self._joint = encoder.method.aggregator == "bfl"
         self.changed = False
         self.reliability = Reliability(encoder, population, seed) if settings.reliability else None
@@ -49,17 +51,26 @@ class Defence:
             _ = received.y  # the rule needs all signals at once, so they may as well be made now
         if self._settings.bound_scales:
             told = (received.layer_mean, received.layer_scale)
-            mean, scale, self._scalars = bound_scalars(self._scalars, *told)
+            mean, scale, self._scalars = bound_scalars(self._scalars, *told, mean_step=self._mean_step)
             self.changed = not (torch.equal(mean, told[0]) and torch.equal(scale, told[1]))
             received = received.believed(layer_mean=mean, layer_scale=scale)
         if self.reliability is not None:
             assert uplink.weights is not None
             fresh = np.ones(len(received), dtype=bool) if uplink.fresh is None else uplink.fresh
             trust = self.reliability.observe(received, uplink.devices, fresh, uplink.weights, round)
-            weights = (received.weights.double() * trust).to(received.weights)
-            received = received.believed(trust=trust, weights=weights)
+            received = received.believed(trust=trust, **self._discounted(received, trust))
             self.changed = True
         return received
+
+    def _discounted(self, received: Received, trust: Tensor) -> dict[str, Tensor]:
+        """Return what becomes of a device's word: `weight * trust * (mean + estimated rest)`.
+
+        A joint rule discounts the bits itself, as a worse link; its means are all that is left to do.
+        """
+        name = "layer_mean" if self._joint else "weights"
+        said: Tensor = getattr(received, name)
+        factor = trust.unsqueeze(1) if self._joint else trust
+        return {name: (said.double() * factor).to(said)}
 
     @property
     def record(self) -> dict[str, list[float]]:

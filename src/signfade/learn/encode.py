@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class Sent:
         true_scale: Scales before quantisation, `E[(g - mean)*b]` of the bits b, `[K, S]`; the server does not
             see them.
         std: Standard deviations about the decoded mean, `[K, S]`; the server does not see them.
+        true_mean: Means before quantisation, `[K, S]`; the server does not see them.
     """
 
     packed: Tensor
@@ -49,6 +50,7 @@ class Sent:
     scale: Tensor
     true_scale: Tensor
     std: Tensor
+    true_mean: Tensor
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Encoder:
         method = self.method
         segments = self.segments
         prior = fit_prior(rotated, method.prior, segments)
+        true_mean = prior.mean
         if method.aggregator in VOTES:  # signSGD has no mean to send: its bits are the gradient's own signs
             zero = torch.zeros_like(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
@@ -129,7 +132,7 @@ class Encoder:
         if quantised:
             scale = scales.decode(scales.encode(true_scale)).to(true_scale)
         packed = self._take_signs(rotated, prior, keys)
-        return Sent(packed, prior.mean, scale, true_scale, prior.std)
+        return Sent(packed, prior.mean, scale, true_scale, prior.std, true_mean)
 
     def _true_scale(self, rotated: Tensor, prior: Prior) -> Tensor:
         """Return `E[(g - mean)*b]` of the bits b that are sent, all the server needs to know, `[k, S]`."""
@@ -157,5 +160,5 @@ def join(parts: Sequence[Sent]) -> Sent:
     """Put what several groups of devices sent into one."""
     if len(parts) == 1:
         return parts[0]
-    names = ("packed", "mean", "scale", "true_scale", "std")
+    names = [field.name for field in fields(Sent)]
     return Sent(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

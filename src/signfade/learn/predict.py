@@ -209,8 +209,7 @@ def known_gain(method: MethodSettings, received: Received) -> float:
 
 def bit_agreement(method: MethodSettings) -> float:
     """Return the scale a device sends over `E|g - mean|`: what noise before the sign and flips leave."""
-    family = "laplacian" if method.prior == "laplacian" else "gaussian"
-    return (1 - 2 * method.flip) * sign_noise_factor(method.sign_noise, family)
+    return (1 - 2 * method.flip) * sign_noise_factor(method.sign_noise, method.family)
 
 
 def _believed_gain(rule: theory.Rule, method: MethodSettings, received: Received) -> np.ndarray:

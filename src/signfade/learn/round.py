@@ -144,7 +144,7 @@ def collect(
         link = conduct.link(link, devices, round)
     correlation = None
     if inner is not None:
-        correlation = correlation_of(inner, sent.mean[:, 0], encoder.size)
+        correlation = correlation_of(inner, sent.mean[:, 0], sent.true_mean[:, 0], encoder.size)
     received = Received(
         sent.packed,
         encoder.size,
@@ -167,24 +167,30 @@ def rotate_back(estimate: Tensor, encoder: Encoder, seed: int, round: int) -> Te
     return unrotate(estimate.unsqueeze(0), key, sum(encoder.layers)).squeeze(0)
 
 
-def correlation_of(gram: Tensor, mean: Tensor, size: int) -> Tensor:
-    """Return the correlation between the devices' centred gradients from their inner products.
+def correlation_of(gram: Tensor, mean: Tensor, true_mean: Tensor, size: int) -> Tensor:
+    """Return the correlation between the devices' gradients about the means they sent.
+
+    With `n` coordinates, sent means `m` and true ones `a` the centred inner products are
+    `<g_k, g_j> - n (m_j a_k + m_k a_j - m_k m_j)`.
 
     Args:
         gram: `<g_k, g_j>`, `[K, K]`, which a rotation leaves as they are.
-        mean: Means of the coordinates that are sent, `[K]`.
+        mean: Means that were sent, `[K]`.
+        true_mean: Means of the coordinates, `[K]`.
         size: Number of those coordinates.
 
     Returns:
         Correlation, float64 `[K, K]`; a device without a gradient is uncorrelated with all.
 
     Example:
-        >>> correlation_of(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.zeros(2), size=10)
+        >>> zero = torch.zeros(2)
+        >>> correlation_of(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), zero, zero, size=10)
         tensor([[1.0000, 0.5000],
                 [0.5000, 1.0000]], dtype=torch.float64)
     """
-    centre = mean.double().numpy()  # NumPy: its calls are cheaper on matrices this small
-    centred = gram.double().numpy() - size * np.outer(centre, centre)
+    sent, true = mean.double().numpy(), true_mean.double().numpy()  # NumPy: cheaper on matrices this small
+    cross = np.outer(sent, true)
+    centred = gram.double().numpy() - size * (cross + cross.T - np.outer(sent, sent))
     power = np.maximum(centred.diagonal(), 0)
     inverse = np.where(power > 0, 1 / np.sqrt(np.maximum(power, 1e-300)), 0.0)
     correlation = np.clip(centred * np.outer(inverse, inverse), -1, 1)

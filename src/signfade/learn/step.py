@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from signfade._check import check_finite
+from signfade._check import check_finite, check_shape
 from signfade.device import sign
 from signfade.server import ServerState, initial_state, momentum_update, sign_downlink_update
 from signfade.server.update import FULL_PRECISION_BITS
@@ -62,7 +62,14 @@ class ServerStep:
         return {"weights": self._state.weights, "momentum": self._state.momentum}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state` returned."""
+        """Take back what `state` returned.
+
+        Raises:
+            ValueError: It is of another model.
+        """
+        size = tuple(self._state.weights.shape)
+        for name in ("weights", "momentum"):
+            check_shape(name, state[name], size)
         self._state = ServerState(state["weights"], state["momentum"])
 
 

@@ -95,7 +95,7 @@ def make_view(method: MethodSettings, received: Received) -> View:
 
     Args:
         method: Section `method` of the configuration.
-        received: With reliabilities where they are learned; its weights are then multiplied by them.
+        received: With reliabilities where they are learned; its means are then multiplied by them.
     """
     h, sigma2, trust = received.h, received.sigma2, received.trust
     mean, scale, weights = received.mean, received.scale, received.weights
@@ -103,8 +103,6 @@ def make_view(method: MethodSettings, received: Received) -> View:
         return View(h, sigma2, None, mean, scale, weights, 1.0)
     right, kept = 1 - 2 * method.flip, 1 / math.hypot(1, method.sign_noise)
     agreement = torch.full((len(received),), right, dtype=torch.float64)
-    if trust is not None:  # a liar's gradient is wanted too, the right way round
+    if trust is not None:  # a liar's gradient is wanted too: its bits say it, the other way round
         agreement = agreement * trust
-        side = torch.where(trust < 0, -1.0, 1.0)
-        mean, weights = side.to(mean) * mean, side.to(weights) * weights
     return View(h, sigma2, agreement, mean, scale / (right * kept**2), weights, kept)

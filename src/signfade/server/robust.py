@@ -43,7 +43,12 @@ def initial_scalars(layers: int = 1) -> ScalarState:
 
 
 def bound_scalars(
-    state: ScalarState, mean: Tensor, scale: Tensor, deviations: float = 3.0, rate: float = 0.2
+    state: ScalarState,
+    mean: Tensor,
+    scale: Tensor,
+    deviations: float = 3.0,
+    rate: float = 0.2,
+    mean_step: float = 0.0,
 ) -> tuple[Tensor, Tensor, ScalarState]:
     """Replace reported means and scales that the others do not make believable by the others' median.
 
@@ -62,6 +67,8 @@ def bound_scalars(
         scale: Decoded scales, `[K, S]`, non-negative.
         deviations: How many robust deviations are believed.
         rate: Weight of this round in the smoothed middle and spread; 1 forgets the past.
+        mean_step: Step of the means' quantiser: a mean one step beyond the others' is believed too, or all
+            would have to be those of the majority where steps are coarse.
 
     Returns:
         `(mean, scale, state)`, in the shapes and dtypes given.
@@ -93,7 +100,8 @@ def bound_scalars(
     largest = (middle + deviations * spread).exp().to(scale)
     known = ~smooth[0].isnan()
     bounded = torch.where(known & (scale > largest), unit.to(scale), scale)
-    low, high = (((centre + side * deviations * width) * unit).to(mean) for side in (-1, 1))
+    reach = deviations * width * unit + 1.01 * mean_step
+    low, high = ((centre * unit + side * reach).to(mean) for side in (-1, 1))
     outside = (mean < low) | (mean > high)
     usual = (centre * unit).to(mean)
     return torch.where(known & outside, usual, mean), bounded, ScalarState(smooth)

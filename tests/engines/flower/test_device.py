@@ -234,9 +234,25 @@ def test_settings_of_an_app() -> None:
         settings_from({"signfade.method.agregator": "sbfl"})
 
 
-def test_only_a_genie_is_refused() -> None:
-    with pytest.raises(ValueError, match="no genie is there"):
-        OneBitStrategy(settings(method__aggregator="bfl", method__correlation="genie"), plain())
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"method__aggregator": "bfl", "method__correlation": "genie"}, "no genie is there"),
+        ({"method__flip": 0.1}, r"method\.flip must be 0 on real devices: it is simulated only; got 0\.1"),
+        ({"method__sign_noise": 1.0}, r"method\.sign_noise must be 0"),
+        ({"method__error_feedback": 1.0}, r"method\.error_feedback must be 0"),
+        ({"presence__dropout": 0.5}, r"presence\.dropout must be 0"),
+        ({"presence__late": 0.5}, r"presence\.late must be 0"),
+        ({"presence__limited": 0.5}, r"presence\.limited must be 0"),
+        (
+            {"attack__kind": "sign-flip", "attack__fraction": 0.5},
+            r'attack\.kind must be "none" on real devices; got "sign-flip"',
+        ),
+    ],
+)
+def test_what_only_a_simulation_can_do_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        OneBitStrategy(settings(**changes), plain())
 
 
 def test_a_layout_reads_nothing_it_cannot_trust() -> None:

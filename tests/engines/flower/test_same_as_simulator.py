@@ -35,6 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
     "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "hadamard"},
     "best": {"method.preset": "best", "method.side_bits": 8},
     "ideal": {"method.aggregator": "ideal"},
+    "bounded": RADIO | {"defence.bound_scales": True},
+    "judged": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
     "radio": RADIO,
     "radio, best": RADIO | {"method.preset": "best"},
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},

@@ -19,6 +19,7 @@ from signfade.engines.flower.wire import Answer, Known, digest
 from signfade.keys import stream_keys
 from signfade.learn.cell import make_cell
 from signfade.learn.classify import merge_buffers, one_thread
+from signfade.learn.defence import make_defence
 from signfade.learn.encode import Encoder
 from signfade.learn.estimate import Estimator, rule_of
 from signfade.learn.packets import decode_packets
@@ -42,6 +43,22 @@ class Heard:
     warning: str | None
 
 
+def _check_possible(settings: RunSettings) -> None:
+    """Raise for settings that only a simulation can follow."""
+    method = settings.method
+    if method.correlation == "genie":
+        raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
+    simulated = {f"method.{name}": getattr(method, name) for name in ("flip", "sign_noise", "error_feedback")}
+    simulated |= {
+        f"presence.{name}": getattr(settings.presence, name) for name in ("dropout", "late", "limited")
+    }
+    for name, value in simulated.items():
+        if value > 0:
+            raise ValueError(f"{name} must be 0 on real devices: it is simulated only; got {value:g}")
+    if settings.attack.kind != "none":
+        raise ValueError(f'attack.kind must be "none" on real devices; got "{settings.attack.kind}"')
+
+
 class BaseStation:
     """The server's half of a run over real devices.
 
@@ -62,8 +79,7 @@ class BaseStation:
     """
 
     def __init__(self, settings: RunSettings, start: Start) -> None:
-        if settings.method.correlation == "genie":
-            raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
+        _check_possible(settings)
         self.settings = settings
         self.round = 0
         self.layout = start.layout
@@ -73,7 +89,8 @@ class BaseStation:
         population = settings.data.devices
         self._cell = make_cell(settings.cell, population, settings.seed)
         rule = rule_of(settings.method)
-        self._estimate = Estimator(rule, self.encoder, population, settings.seed, self._cell)
+        defence = make_defence(settings, self.encoder, population)
+        self._estimate = Estimator(rule, self.encoder, population, settings.seed, self._cell, defence)
         self._step = make_step(settings.server, start.weights, start.step_unit)
         self._watch = LossWatch()
         # Signs a weight that are still cheaper than the weight itself.
@@ -146,7 +163,7 @@ class BaseStation:
             alpha,
             stream_keys(self.settings.seed, "noise", self.round, devices),
         )
-        return Uplink(devices, received, None, torch.zeros(0), None, loss)
+        return Uplink(devices, received, None, torch.zeros(0), None, loss, self.weights)
 
     def catch_up(self, since: int | None) -> Known | None:
         """Return what a device that has the weights of round `since` needs; None if it needs them all.

@@ -81,10 +81,9 @@ def below(study: Study, method: str, kind: str, reading: str) -> float | None:
 
     Over the seeds that both have; None without any.
     """
-    ours, theirs = shared_seeds(chosen(study, method, kind)[1], chosen(study, reading, kind)[1])
-    if not ours:
-        return None
-    return 1 - mean(floors(ours)) / mean(floors(theirs))
+    pair = shared_seeds(chosen(study, method, kind)[1], chosen(study, reading, kind)[1])
+    ours, theirs = map(floors, pair)
+    return 1 - mean(ours) / mean(theirs) if ours and theirs else None
 
 
 def _render(study: Study) -> list[Block]:

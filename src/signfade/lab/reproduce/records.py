@@ -18,8 +18,9 @@ from statistics import stdev
 from typing import Any
 
 from signfade.lab.config import load
-from signfade.lab.folder import FolderError, RunFolder, flatten, why, write_atomically
+from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
+from signfade.lab.toml import flatten
 from signfade.settings import RunSettings
 
 __all__ = [

@@ -214,7 +214,7 @@ def device_bfl(
     size = len(y)
     check_shape("mean", mean, (), (1,), (size,))
     check_finite("mean", mean)
-    gain, noise = torch.tensor([float(h)]).double(), torch.tensor([float(sigma2)]).double()
+    gain, noise = (torch.tensor([float(value)], dtype=torch.float64) for value in (h, sigma2))
     check_link(y[None], gain, noise)
     llr = half_llr(y[None], gain, noise).T
     std, correlation = split_covariance(covariance, size)
