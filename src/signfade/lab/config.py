@@ -23,6 +23,7 @@ from signfade.settings import PRESETS, Aggregator, RunSettings
 
 __all__ = [
     "ConfigError",
+    "deciding",
     "differences",
     "known_keys",
     "load",
@@ -268,26 +269,36 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
     return resolve(overlay(tree, given)).model_copy(update={"variants": variants})
 
 
-def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which two settings differ and that matter to the numbers, each with both values.
+def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dotted keys that decide the numbers of a run, with their values.
 
     Left out are `out`, `threads`, `checkpoint_every`, the variants, and the folder of a data set whose
     content is known by its checksum.
+
+    Args:
+        config: Settings as tables, nested or dotted.
+
+    Example:
+        >>> deciding({"seed": 1, "threads": 2, "data": {"name": "mnist", "folder": "here"}})
+        {'seed': 1, 'data.name': 'mnist'}
+    """
+    flat = flatten({key: value for key, value in config.items() if key != "variants"})
+    known = flat.get("data.name") != "idx"
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in _NO_RESULT and not (known and key == "data.folder")
+    }
+
+
+def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two settings differ and that decide the numbers, each with both values.
 
     Example:
         >>> differences(load(None), load(None, ["threads=2", "seed=1"]))
         {'seed': (0, 1)}
     """
-
-    def flat(settings: RunSettings) -> dict[str, Any]:
-        skip = _NO_RESULT | ({"data.folder"} if settings.data.name != "idx" else frozenset())
-        return {
-            key: value
-            for key, value in flatten(settings.model_dump(exclude={"variants"})).items()
-            if key not in skip
-        }
-
-    before, after = flat(old), flat(new)
+    before, after = deciding(old.model_dump()), deciding(new.model_dump())
     return {
         key: (before.get(key), after.get(key)) for key in known_keys() if before.get(key) != after.get(key)
     }

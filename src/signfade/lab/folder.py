@@ -27,8 +27,8 @@ from typing import Any
 from torch import Tensor
 
 from signfade.lab.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from signfade.lab.config import deciding
 from signfade.lab.metrics import metric_line, plain_json, scan_metrics
-from signfade.lab.toml import flatten
 
 if sys.platform != "win32":
     import fcntl
@@ -37,7 +37,6 @@ __all__ = ["FolderError", "RunFolder", "why", "write_atomically"]
 
 _CHECKPOINT = re.compile(r"round-(\d{8})\.safetensors")
 _KEEP = 2
-_NO_RESULT = frozenset({"out", "threads", "checkpoint_every"})  # may change between two sittings of one run
 
 
 class FolderError(ValueError):
@@ -308,7 +307,7 @@ class RunFolder:
             raise FolderError(f"{self.path} is not empty and holds no run; choose another folder")
 
     def _refuse_another(self, config_text: str, resume: bool) -> None:
-        there, here = _deciding(self.config()), _deciding(tomllib.loads(config_text))
+        there, here = deciding(self.config()), deciding(tomllib.loads(config_text))
         for key in [*there, *here]:
             if there.get(key) != here.get(key):
                 values = f"{there.get(key, 'absent')!r} there, {here.get(key, 'absent')!r} here"
@@ -354,14 +353,3 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys that decide the numbers of a run."""
-    flat = flatten({key: value for key, value in config.items() if key != "variants"})
-    known = flat.get("data.name") != "idx"  # data known by its checksum is the same wherever it lies
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in _NO_RESULT and not (known and key == "data.folder")
-    }

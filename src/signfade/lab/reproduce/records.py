@@ -17,10 +17,9 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from signfade.lab.config import load
+from signfade.lab.config import deciding, load
 from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
-from signfade.lab.toml import flatten
 from signfade.settings import RunSettings
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
 
 _STEADY = 0.03
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
-_FREE = {"out", "threads", "checkpoint_every"}  # never change a number
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
 _KEPT = (
     "last_accuracy",
@@ -63,9 +61,7 @@ def _defaults() -> dict[str, Any]:
 
 def _deciding(settings: RunSettings) -> dict[str, Any]:
     """The dotted keys that decide a run's numbers; a preset is what it stands for."""
-    flat = flatten(settings.model_dump(exclude={"variants", *_FREE}))
-    known = {"data.folder"} if settings.data.name != "idx" else set()
-    return {key: value for key, value in flat.items() if key != "method.preset" and key not in known}
+    return {key: value for key, value in deciding(settings.model_dump()).items() if key != "method.preset"}
 
 
 def _changes(settings: RunSettings) -> dict[str, Any]:
