@@ -11,7 +11,7 @@ from signfade.lab.reproduce.artefact import Study
 from signfade.lab.reproduce.artefacts import ARTEFACTS
 from signfade.lab.reproduce.claims import findings
 from signfade.lab.reproduce.document import Table
-from signfade.lab.reproduce.fig_quantisation import PAIR
+from signfade.lab.reproduce.fig_quantisation import PAIR, RANGES
 from signfade.lab.reproduce.fig_regression import STEPS
 from signfade.lab.reproduce.grid import COLUMNS
 from signfade.lab.reproduce.records import Record, Records
@@ -130,7 +130,7 @@ def quantised(loss: float) -> list[Record]:
         for bits in (None, 4):
             more: dict[str, Any] = {}
             if bits is not None:
-                more = {"method__side_bits": bits, "method__scale_low": 1e-5, "method__scale_high": 1.0}
+                more = {"method__side_bits": bits, **RANGES}
             for seed in range(FULL.figure_seeds):
                 settings = training(FULL, prior, PAIR, seed=seed, rounds=FULL.figure_rounds, **more)
                 found.append(record(settings, 0.9 - (loss if bits else 0.0)))
