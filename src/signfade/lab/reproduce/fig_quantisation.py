@@ -24,7 +24,7 @@ BITS = (1, 2, 4, 8)
 PRIORS = ("gaussian", "laplacian")
 PAIR: Pair = (1e-3, 0.9)  # the paper's best for both priors
 # The quantisers' ranges: what scales of gradients can be, not what they turned out to be; for the mean a few
-# times its largest, since a step of its quantiser that is coarse beside the gradients adds itself to them all.
+# times its largest, since a step of its quantiser that is coarse beside gradients adds itself to all of them.
 RANGES = {"method__mean_limit": 0.02, "method__scale_low": 1e-5, "method__scale_high": 1.0}
 
 
