@@ -135,12 +135,13 @@ class Bench:
             Section("", [Text(words) for words in self._opening()]),
             *(one.section(study) for one in artefacts),
         ]
-        wants = [want for one in artefacts for want in one.wants(self.scale, self.records)]
-        used = [record for settings in wanted(wants) if (record := self.records.whole(settings)) is not None]
+        wants = [want.settings for one in artefacts for want in one.wants(self.scale, self.records)]
+        found = [record for settings in wants if (record := self.records.whole(settings)) is not None]
+        used = {record.name: record for record in found}  # a run answers more than one want
         data = self.docs / "results"
         written = [
             write_markdown(TITLE, page, self.docs / "results.md")[0],
-            self.records.write(data / "runs.json", used),
+            self.records.write(data / "runs.json", used.values()),
         ]
         for one in artefacts:
             if (held := study.measured.get(one.name)) is not None:
