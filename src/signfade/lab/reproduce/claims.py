@@ -284,7 +284,8 @@ def _render(study: Study) -> list[Block]:
     rule = (
         "Held means: a factor of at least 4 (the paper: about 5) in rounds; no more than 1.5 points below "
         "the paper's gain; a loss whose reduction is at most 10 points smaller than the paper's; 4 bits "
-        "within a point of float, or within one deviation of their difference over seeds; a mean below a tenth of the deviation; and otherwise "
+        "within a point of float, or within one deviation of their difference over seeds; a mean below a "
+        "tenth of the deviation; and otherwise "
         "that the numbers stand in the order claimed. Many claims are looked at in two ways: at the pair of "
         "step and momentum of which the paper speaks and with each method's own best, or for two priors, or "
         "for two readings of signSGD. **In part**: one way holds, the other does not."
