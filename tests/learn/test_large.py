@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-# The devices' data would take 120 MB and as much again to work on, their gradients 4 MB, all pairs of devices
-# 400 MB. 110 MB are allowed beyond what a process with torch and compiled code has.
+# The devices' data would take 240 MB and as much again to work on, their gradients 4 MB, all pairs of devices
+# 400 MB. 150 MB are allowed beyond what a process with torch and compiled code has; it takes about 105.
 CHILD = """
 import resource, sys
 from pathlib import Path
@@ -24,9 +24,9 @@ def status(name):
     return 1024 * int(line.split()[1])
 
 def play(devices):
-    task = RegressionTask(make_regression(devices, 30, 100, memory=1 << 24), None, seed=0, workers=2)
+    task = RegressionTask(make_regression(devices, 60, 100, memory=1 << 24), None, seed=0, workers=2)
     for name in sys.argv[1:]:
-        data = {"name": "regression", "devices": devices, "samples": 30, "size": 100, "batch": "none"}
+        data = {"name": "regression", "devices": devices, "samples": 60, "size": 100, "batch": "none"}
         settings = RunSettings.model_validate({"data": data, "method": METHODS[name], "rounds": 10})
         record = Experiment(settings, task).advance()
         assert record["devices"] == devices
@@ -34,7 +34,7 @@ def play(devices):
 
 play(1100)  # loads and compiles everything
 before = status("VmRSS")
-resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + 110_000_000,) * 2)
+resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + 150_000_000,) * 2)
 play(10_000)
 print((status("VmHWM") - before) / 1e6)
 """
@@ -45,4 +45,4 @@ def test_memory_does_not_grow_with_the_data_or_with_pairs() -> None:
     command = [sys.executable, "-c", CHILD, "sbfl", "best"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 110
+    assert float(done.stdout) < 150  # the data alone are 240
