@@ -8,7 +8,8 @@ import sys
 import pytest
 
 # The devices' data would take 240 MB and as much again to work on, their gradients 4 MB, all pairs of devices
-# 400 MB. 150 MB are allowed beyond what a process with torch and compiled code has; it takes about 105.
+# 400 MB. 110 MB may be resident beyond what a process with torch and compiled code has, and a few threads'
+# stacks more be reserved.
 CHILD = """
 import resource, sys
 from pathlib import Path
@@ -45,4 +46,4 @@ def test_memory_does_not_grow_with_the_data_or_with_pairs() -> None:
     command = [sys.executable, "-c", CHILD, "sbfl", "best"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 150  # the data alone are 240
+    assert float(done.stdout) < 110

@@ -18,7 +18,7 @@ from signfade.learn.task import Devices, LocalGradients, Task
 from signfade.settings import VOTES, RunSettings
 from signfade.uplink import Link
 
-__all__ = ["Conduct", "make_conduct"]
+__all__ = ["Conduct", "conduct_switches", "make_conduct"]
 
 DELTA = 1e-5  # at which composed epsilons are told
 
@@ -120,15 +120,25 @@ class Conduct:
         return {name: part for name, part in named.items() if part is not None}
 
 
+def conduct_switches(settings: RunSettings) -> dict[str, float]:
+    """Return what devices are made to do, lies apart, by the name of the setting; 0 where they do not."""
+    names = {
+        "method": ("flip", "sign_noise", "error_feedback"),
+        "presence": ("dropout", "late", "limited"),
+    }
+    return {
+        f"{section}.{name}": getattr(getattr(settings, section), name)
+        for section, inside in names.items()
+        for name in inside
+    }
+
+
 def make_conduct(settings: RunSettings, task: Task, encoder: Encoder) -> Conduct | None:
     """Return the devices' conduct, or None where all do as they should, which costs nothing.
 
     Raises:
         ValueError: Error feedback would need too much memory.
     """
-    presence, method = settings.presence, settings.method
-    switches = (presence.dropout, presence.late, presence.limited)
-    bits = (method.error_feedback, method.sign_noise, method.flip)
-    if max(*switches, *bits) == 0 and settings.attack.kind == "none":
+    if not any(conduct_switches(settings).values()) and settings.attack.kind == "none":
         return None
     return Conduct(settings, task, encoder)

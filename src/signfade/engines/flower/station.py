@@ -19,6 +19,7 @@ from signfade.engines.flower.wire import Answer, Known, digest
 from signfade.keys import stream_keys
 from signfade.learn.cell import make_cell
 from signfade.learn.classify import merge_buffers, one_thread
+from signfade.learn.conduct import conduct_switches
 from signfade.learn.defence import make_defence
 from signfade.learn.encode import Encoder
 from signfade.learn.estimate import Estimator, rule_of
@@ -45,14 +46,9 @@ class Heard:
 
 def _check_possible(settings: RunSettings) -> None:
     """Raise for settings that only a simulation can follow."""
-    method = settings.method
-    if method.correlation == "genie":
+    if settings.method.correlation == "genie":
         raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
-    simulated = {f"method.{name}": getattr(method, name) for name in ("flip", "sign_noise", "error_feedback")}
-    simulated |= {
-        f"presence.{name}": getattr(settings.presence, name) for name in ("dropout", "late", "limited")
-    }
-    for name, value in simulated.items():
+    for name, value in conduct_switches(settings).items():
         if value > 0:
             raise ValueError(f"{name} must be 0 on real devices: it is simulated only; got {value:g}")
     if settings.attack.kind != "none":

@@ -30,6 +30,10 @@ class Study:
     records: Records
     measured: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
+    def verdict(self, word: str) -> str:
+        """Return a verdict as it may be said: a quick reproduction is of other data and gets none."""
+        return "not compared" if self.scale.name == "quick" and word != "missing" else word
+
 
 def _no_wants(scale: Scale, records: Records) -> list[Want]:
     return []

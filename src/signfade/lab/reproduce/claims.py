@@ -271,14 +271,10 @@ def _text(claim: Claim) -> str:
     return claim.text if claim.contradiction is None else f"{claim.text} (but {claim.contradiction})"
 
 
-def _word(study: Study, word: Word) -> str:
-    return "not compared" if study.scale.name == "quick" and word != "missing" else word
-
-
 def _render(study: Study) -> list[Block]:
     found = findings(study)
     rows = [
-        [_text(claim), claim.place, found[name].words, _word(study, found[name].word)]
+        [_text(claim), claim.place, found[name].words, study.verdict(found[name].word)]
         for name, claim in read_paper().claims.items()
     ]
     rule = (

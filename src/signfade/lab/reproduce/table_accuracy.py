@@ -33,13 +33,18 @@ MISSING = "missing"
 PRINTED_PAIRS: tuple[Pair, ...] = ((1e-3, 0.9), (1e-2, 0.0))
 
 
+def lost_text(records: list[Record]) -> str:
+    """Return how many of a cell's runs diverged, to follow its number of seeds; empty for none."""
+    lost = sum(record.diverged is not None for record in records)
+    return "" if not lost else ", diverged" if lost == len(records) else f", {lost} diverged"
+
+
 def ours_text(records: list[Record]) -> str:
     """Return mean ± deviation and number of seeds, and whether runs diverged or are unsteady at the end."""
     values = accuracies(records)
     if not values:
         return MISSING
-    lost = sum(record.diverged is not None for record in records)
-    note = "" if not lost else ", diverged" if lost == len(records) else f", {lost} diverged"
+    note = lost_text(records)
     note += ", unsteady" if any(record.unsteady for record in records) else ""
     return f"{spread_text(values, 3)} ({len(values)}{note})"
 
@@ -78,14 +83,9 @@ def _rows(study: Study, columns: list[Column]) -> list[list[str]]:
             printed = paper.cells[*pair, column.head, column.quantity]
             assert printed is not None
             verdict = judge_accuracy(accuracies(records), printed)
-            row += [f"{printed:.2f}", text, _word(study, verdict.word)]
+            row += [f"{printed:.2f}", text, study.verdict(verdict.word)]
         rows.append(row)
     return rows
-
-
-def _word(study: Study, word: str) -> str:
-    """A verdict; a quick reproduction is of another data set and gets none."""
-    return "not compared" if study.scale.name == "quick" and word != "missing" else word
 
 
 def _marked(study: Study, column: Column, pair: Pair, text: str) -> str:

@@ -9,7 +9,7 @@ from signfade.lab.reproduce.paper import read_paper
 from signfade.lab.reproduce.plan import Want
 from signfade.lab.reproduce.records import Record, Records
 from signfade.lab.reproduce.setups import METHODS, Scale
-from signfade.lab.reproduce.table_accuracy import verdicts
+from signfade.lab.reproduce.table_accuracy import lost_text, verdicts
 from signfade.lab.reproduce.verdict import judge_rounds, majority_rounds, tally
 from signfade.lab.table import spread_text
 
@@ -30,9 +30,7 @@ def _text(records: list[Record], quantity: str) -> str:
     reached = majority_rounds(values)
     some = sum(value is not None for value in values)
     count = f"{len(values)}" if some in (0, len(values)) else f"{some} of {len(values)} seeds"
-    lost = sum(record.diverged is not None for record in records)
-    after = f", {lost if lost < len(records) else ''} diverged".replace("  ", " ") if lost else ""
-    return f"{spread_text(reached, 0) if reached else 'never'} ({count}{after})"
+    return f"{spread_text(reached, 0) if reached else 'never'} ({count}{lost_text(records)})"
 
 
 def _paper_rows(study: Study, columns: list[Column], quantity: str) -> list[list[str]]:
@@ -47,9 +45,8 @@ def _paper_rows(study: Study, columns: list[Column], quantity: str) -> list[list
             printed = paper.rounds.cells[key]
             every = study.scale.every if quantity == "TA" else 1
             verdict = judge_rounds(values, printed, ("rounds", key) in paper.contradictions, every).word
-            if study.scale.name == "quick" and verdict != "missing":
-                verdict = "missing" if not values else "not compared"  # type: ignore[assignment]
-            row += ["never" if printed is None else f"{printed:.0f}", _text(records, quantity), verdict]
+            told = "never" if printed is None else f"{printed:.0f}"
+            row += [told, _text(records, quantity), study.verdict(verdict)]
         rows.append(row)
     return rows
 
