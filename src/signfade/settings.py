@@ -208,7 +208,9 @@ class MethodSettings(_Section):
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
     )
-    mean_limit: float = Field(0.1, gt=0, description="largest mean the quantiser can tell, with side_bits")
+    mean_limit: float = Field(
+        1.0, gt=0, description="largest mean the quantiser can tell, in units of the scale, with side_bits"
+    )
     scale_low: float = Field(1e-6, gt=0, description="smallest scale the quantiser can tell, with side_bits")
     scale_high: float = Field(1.0, gt=0, description="largest scale the quantiser can tell, with side_bits")
     weights: Literal["sum", "share"] = Field(

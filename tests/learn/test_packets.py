@@ -51,7 +51,7 @@ def test_the_server_reads_what_was_sent(name: str) -> None:
 @pytest.mark.parametrize("bits", range(1, 17))
 def test_every_level_is_in_its_own_bin(bits: int) -> None:
     """Codes are taken from the float32 levels that were sent; they must be those of the numbers before."""
-    encoder = Encoder(MethodSettings(side_bits=bits, mean_limit=0.05, scale_high=0.1), (100,))
+    encoder = Encoder(MethodSettings(side_bits=bits, scale_high=0.1), (100,))
     sent = encoder.encode(gradients(50) * torch.logspace(-5, 1, 50)[:, None])
     packets = [make_packet(encoder, sent, row, device=row, round=0) for row in range(50)]
     decoded = decode_packets(encoder, packets)

@@ -77,7 +77,7 @@ def test_bits_and_scalars_are_what_a_packet_carries(
     rotation: str, scales: str, side_bits: int | None
 ) -> None:
     """The bits counted are a packet's signs and side information, and its signs are about the sent mean."""
-    uplink, encoder = play(rotation=rotation, scales=scales, side_bits=side_bits, mean_limit=1.0)
+    uplink, encoder = play(rotation=rotation, scales=scales, side_bits=side_bits)
     received = uplink.received
     assert received is not None
     layers = received.layer_mean.shape[1]

@@ -68,7 +68,7 @@ def test_a_mean_one_step_of_the_quantiser_away_is_believed() -> None:
     """Most devices send the same code, so that the means have no width."""
     mean, scale = torch.tensor([[0.0], [0.0], [0.0], [0.2], [0.4]]), torch.full((5, 1), 0.1)
     assert torch.equal(bound_scalars(initial_scalars(), mean, scale)[0], torch.zeros(5, 1))
-    believed, _, _ = bound_scalars(initial_scalars(), mean, scale, mean_step=0.2)
+    believed, _, _ = bound_scalars(initial_scalars(), mean, scale, mean_step=2.0)
     assert torch.equal(believed.ravel(), torch.tensor([0.0, 0.0, 0.0, 0.2, 0.0]))
 
 

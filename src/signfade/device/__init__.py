@@ -10,6 +10,7 @@ from signfade.device.prior import Prior, fit_prior, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response
 from signfade.device.quantize import LogQuantizer, Quantizer, UniformQuantizer
 from signfade.device.rotate import rotate, rotated_size, unrotate
+from signfade.device.scalar_code import ScalarCode
 from signfade.device.sign import one_bit, pack_signs, sign, unpack_signs
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "PacketError",
     "Prior",
     "Quantizer",
+    "ScalarCode",
     "UniformQuantizer",
     "add_sign_noise",
     "bit_epsilon",

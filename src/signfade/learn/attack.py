@@ -83,5 +83,6 @@ class Attack:
     def _levels(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         if self._encoder.method.side_bits is None:
             return mean, scale
-        means, scales = self._encoder.quantizers
-        return means.decode(means.encode(mean)).to(mean), scales.decode(scales.encode(scale)).to(scale)
+        code = self._encoder.scalar_code
+        told_mean, told_scale = code.decode(*code.encode(mean, scale))
+        return told_mean.to(mean), told_scale.to(scale)

@@ -34,7 +34,7 @@ class Defence:
         self._settings = settings
         self._scalars = initial_scalars(len(encoder.segments))
         quantised = encoder.method.side_bits is not None
-        self._mean_step = 2 * encoder.quantizers[0].bound if quantised else 0.0
+        self._mean_step = encoder.scalar_code.mean_step if quantised else 0.0
         self._joint = encoder.method.aggregator == "bfl"
         self.changed = False
         self.reliability = Reliability(encoder, population, seed) if settings.reliability else None

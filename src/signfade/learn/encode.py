@@ -13,6 +13,7 @@ from torch import Tensor
 from signfade.device import (
     LogQuantizer,
     Prior,
+    ScalarCode,
     UniformQuantizer,
     add_sign_noise,
     fit_prior,
@@ -87,8 +88,8 @@ class Encoder:
         return self.size + 2 * len(self.segments) * (self.method.side_bits or EXACT_SCALAR_BITS)
 
     @property
-    def quantizers(self) -> tuple[UniformQuantizer, LogQuantizer]:
-        """The quantisers of means and scales.
+    def scalar_code(self) -> ScalarCode:
+        """How means and scales become bits.
 
         Raises:
             ValueError: The method sends them as floats.
@@ -96,9 +97,10 @@ class Encoder:
         method = self.method
         if method.side_bits is None:
             raise ValueError("method.side_bits must be set for scalars to be quantised")
-        return (
+        return ScalarCode(
             UniformQuantizer(method.side_bits, method.mean_limit),
             LogQuantizer(method.side_bits, method.scale_low, method.scale_high),
+            kept=1 - 2 * method.flip,
         )
 
     def rotate(self, g: Tensor, rotation_key: int) -> Tensor:
@@ -122,17 +124,15 @@ class Encoder:
         if method.aggregator in VOTES:  # signSGD has no mean to send: its bits are the gradient's own signs
             zero = torch.zeros_like(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
-        quantised = method.side_bits is not None and method.aggregator not in VOTES
-        if quantised:
-            means, scales = self.quantizers
-            sent_mean = means.decode(means.encode(prior.mean)).to(prior.mean)
-            prior = fit_prior(rotated, method.prior, segments, mean=sent_mean)
-        true_scale = self._true_scale(rotated, prior)
-        scale = true_scale
-        if quantised:
-            scale = scales.decode(scales.encode(true_scale)).to(true_scale)
+        true_scale = scale = self._true_scale(rotated, prior)
+        if method.side_bits is not None and method.aggregator not in VOTES:
+            code = self.scalar_code
+            told = code.told_scale(prior.mean, true_scale)
+            mean, scale = code.decode(*code.encode(prior.mean, told))
+            prior = fit_prior(rotated, method.prior, segments, mean=mean.to(prior.mean))
+            true_scale = self._true_scale(rotated, prior)
         packed = self._take_signs(rotated, prior, keys)
-        return Sent(packed, prior.mean, scale, true_scale, prior.std, true_mean)
+        return Sent(packed, prior.mean, scale.to(true_scale), true_scale, prior.std, true_mean)
 
     def _true_scale(self, rotated: Tensor, prior: Prior) -> Tensor:
         """Return `E[(g - mean)*b]` of the bits b that are sent, all the server needs to know, `[k, S]`."""

@@ -55,8 +55,7 @@ def make_packet(encoder: Encoder, sent: Sent, row: int, *, device: int, round: i
     if encoder.method.aggregator not in VOTES:
         mean, scale, bits = sent.mean[row], sent.scale[row], encoder.method.side_bits or 0
     if bits:  # what was sent are levels already: each is in its own bin
-        means, scales = encoder.quantizers
-        mean, scale = means.encode(mean), scales.encode(scale)
+        mean, scale = encoder.scalar_code.encode(mean, scale)
     signs = unpack_signs(sent.packed[row], encoder.size)
     return Packet.make(signs, mean, scale, device=device, round=round, mean_bits=bits, scale_bits=bits)
 
@@ -100,5 +99,4 @@ def _scalars(encoder: Encoder, packet: Packet) -> tuple[Tensor, Tensor]:
         return zero, zero
     if not packet.mean_bits:
         return packet.mean, packet.scale
-    means, scales = encoder.quantizers
-    return means.decode(packet.mean), scales.decode(packet.scale)
+    return encoder.scalar_code.decode(packet.mean, packet.scale)

@@ -126,8 +126,7 @@ class CodedScalars:
         if self._encoder.method.side_bits is None:
             codes = torch.cat([mean, scale], dim=1).float().contiguous().view(torch.int32).long()
         else:
-            means, scales = self._encoder.quantizers
-            codes = torch.cat([means.encode(mean), scales.encode(scale)], dim=1)
+            codes = torch.cat(self._encoder.scalar_code.encode(mean, scale), dim=1)
         shifts = torch.arange(self._bits - 1, -1, -1)
         return ((codes[:, :, None] >> shifts) & 1).to(torch.uint8).flatten(1)
 
@@ -143,9 +142,10 @@ class CodedScalars:
             sane = (mean.isfinite() & scale.isfinite() & (scale >= 0)).all(dim=1)
             mean, scale = (torch.where(sane[:, None], part, torch.zeros_like(part)) for part in (mean, scale))
             return mean, scale, sane
-        means, scales = self._encoder.quantizers
-        sane = (first < len(means.levels)).all(dim=1)  # one code of the mean stands for nothing
-        return means.decode(first.clamp(max=len(means.levels) - 1)), scales.decode(second), sane
+        code = self._encoder.scalar_code
+        last = len(code.means.levels) - 1
+        sane = (first <= last).all(dim=1)  # one code of the mean stands for nothing
+        return *code.decode(first.clamp(max=last), second), sane
 
     def state(self) -> dict[str, Tensor]:
         """Return what must be saved."""

@@ -67,8 +67,8 @@ def bound_scalars(
         scale: Decoded scales, `[K, S]`, non-negative.
         deviations: How many robust deviations are believed.
         rate: Weight of this round in the smoothed middle and spread; 1 forgets the past.
-        mean_step: Step of the means' quantiser: a mean one step beyond the others' is believed too, or all
-            would have to be those of the majority where steps are coarse.
+        mean_step: Step of the means' quantiser, in units of a device's scale: a mean one step beyond the
+            others' is believed too, or all would have to be those of the majority where steps are coarse.
 
     Returns:
         `(mean, scale, state)`, in the shapes and dtypes given.
@@ -100,7 +100,7 @@ def bound_scalars(
     largest = (middle + deviations * spread).exp().to(scale)
     known = ~smooth[0].isnan()
     bounded = torch.where(known & (scale > largest), unit.to(scale), scale)
-    reach = deviations * width * unit + 1.01 * mean_step
+    reach = deviations * width * unit + 1.01 * mean_step * bounded
     low, high = ((centre * unit + side * reach).to(mean) for side in (-1, 1))
     outside = (mean < low) | (mean > high)
     usual = (centre * unit).to(mean)

@@ -11,7 +11,7 @@ from signfade.lab.reproduce.artefact import Study
 from signfade.lab.reproduce.artefacts import ARTEFACTS
 from signfade.lab.reproduce.claims import findings
 from signfade.lab.reproduce.document import Table
-from signfade.lab.reproduce.fig_quantisation import PAIR, RANGES
+from signfade.lab.reproduce.fig_quantisation import PAIR
 from signfade.lab.reproduce.fig_regression import STEPS
 from signfade.lab.reproduce.grid import COLUMNS
 from signfade.lab.reproduce.records import Record, Records
@@ -129,9 +129,7 @@ def quantised(loss: float, spread: float = 0.0) -> list[Record]:
     found = []
     for prior in ("gaussian", "laplacian"):
         for bits in (None, 4):
-            more: dict[str, Any] = {}
-            if bits is not None:
-                more = {"method__side_bits": bits, **RANGES}
+            more: dict[str, Any] = {} if bits is None else {"method__side_bits": bits}
             for seed in range(FULL.figure_seeds):
                 settings = training(FULL, prior, PAIR, seed=seed, rounds=FULL.figure_rounds, **more)
                 found.append(record(settings, 0.9 - spread * seed - (loss if bits else 0.0)))

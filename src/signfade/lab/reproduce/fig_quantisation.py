@@ -18,14 +18,11 @@ from signfade.lab.reproduce.table_accuracy import ours_text
 from signfade.lab.style import figure_style
 from signfade.settings import RunSettings
 
-__all__ = ["FIG_QUANTISATION", "RANGES", "at_bits"]
+__all__ = ["FIG_QUANTISATION", "at_bits"]
 
 BITS = (1, 2, 4, 8)
 PRIORS = ("gaussian", "laplacian")
 PAIR: Pair = (1e-3, 0.9)  # the paper's best for both priors
-# The quantisers' ranges: what scales of gradients can be, not what they turned out to be; for the mean a few
-# times its largest, since a step of its quantiser that is coarse beside gradients adds itself to all of them.
-RANGES = {"method__mean_limit": 0.02, "method__scale_low": 1e-5, "method__scale_high": 1.0}
 
 
 def _wants(scale: Scale, records: Records) -> list[Want]:
@@ -38,7 +35,7 @@ def _wants(scale: Scale, records: Records) -> list[Want]:
 
 
 def _runs(scale: Scale, prior: str, bits: int | None) -> list[RunSettings]:
-    more: dict[str, Any] = {} if bits is None else {"method__side_bits": bits, **RANGES}
+    more: dict[str, Any] = {} if bits is None else {"method__side_bits": bits}
     return [
         training(scale, prior, PAIR, seed=seed, rounds=scale.figure_rounds, **more)
         for seed in range(scale.figure_seeds)
@@ -82,10 +79,10 @@ def _render(study: Study) -> list[Block]:
         for bits in places
     ]
     words = (
-        "Mean and scale of a device, quantised: the mean uniformly from −0.02 to 0.02, the scale uniformly "
-        "in its logarithm from 1e-5 to 1 (the paper's quantisers are uniform, their ranges are not told). "
-        "The mean's range matters: five times as wide, four bits round a mean up to several times what it "
-        "is, in all weights at once, and training fails (`method.mean_limit = 0.1`). "
+        "Mean and scale of a device, quantised with the product's defaults: the scale uniformly in its "
+        "logarithm from 1e-6 to 1, the mean uniformly from −1 to 1 in units of the decoded scale (the "
+        "paper's quantisers are uniform, their ranges are not told). The unit matters: what a mean is rounded "
+        "by is added to every weight, so its step must shrink with the gradients. "
         f"{pair_text(PAIR)}, full downlink."
     )
     note = f"Test accuracy after {study.scale.figure_rounds} rounds; mean ± deviation over seeds."

@@ -1,0 +1,80 @@
+"""A device's mean and scale in B bits each: the mean in units of the scale, so that its range is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from signfade.device.quantize import LogQuantizer, UniformQuantizer
+
+__all__ = ["ScalarCode"]
+
+
+@dataclass(frozen=True)
+class ScalarCode:
+    """Codes for means and scales.
+
+    The mean of a gradient may be a thousandth of its scale or more than all of it, and what it is rounded by
+    is added to every coordinate. So its quantiser counts in scales that were decoded,
+
+        scale = scales.decode(j),    mean = means.decode(i)*scale/kept,
+
+    and a step of it is a fraction of a scale whatever gradients shrink to.
+
+    Args:
+        means: Quantiser of the mean over the scale.
+        scales: Quantiser of the scale.
+        kept: Part of the scale that bits flipped on purpose leave, `1 - 2*flip`; the mean's unit does not
+            shrink with it.
+
+    Example:
+        >>> code = ScalarCode(UniformQuantizer(bits=4, limit=1.0), LogQuantizer(bits=4, low=1e-6, high=1.0))
+        >>> mean, scale = code.decode(*code.encode(torch.tensor([3e-4]), torch.tensor([1e-3])))
+        >>> mean / scale
+        tensor([0.1333])
+    """
+
+    means: UniformQuantizer
+    scales: LogQuantizer
+    kept: float = 1.0
+
+    @property
+    def mean_step(self) -> float:
+        """Distance between two means, in units of the decoded scale."""
+        return 2 * self.means.bound / self.kept
+
+    def encode(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the int64 codes of means and scales, in their shape.
+
+        Raises:
+            ValueError: NaN or infinity, a negative scale.
+        """
+        codes = self.scales.encode(scale)
+        unit = self.scales.decode(codes, torch.float64) / self.kept
+        return self.means.encode(mean.double() / unit), codes
+
+    def decode(self, mean_codes: Tensor, scale_codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means and scales that codes stand for, float32.
+
+        Raises:
+            ValueError: A code that stands for nothing.
+        """
+        scale = self.scales.decode(scale_codes, torch.float64)
+        mean = self.means.decode(mean_codes, torch.float64) * scale / self.kept
+        return mean.float(), scale.float()
+
+    def told_scale(self, mean: Tensor, scale: Tensor) -> Tensor:
+        """Return the scale to tell: the true one about the mean, or more where the mean cannot be told.
+
+        With `top` the largest mean in scales, a mean of `m >> scale` comes as `top*told`, and bits that are
+        all alike must carry the rest, `m - top*told = told`. So where nothing but the mean is left (a layer
+        of one weight has no deviation at all) `told = m/(1 + top)`, and both together say m.
+
+        Args:
+            mean: Means before quantisation.
+            scale: Scales about them, `kept` included.
+        """
+        top = float(self.means.levels[-1])
+        return torch.maximum(scale, self.kept * mean.abs() / (1 + top))
