@@ -28,6 +28,7 @@ __all__ = [
     "method_style",
     "new_figure",
     "note_scale",
+    "points",
     "tail_mean",
 ]
 
@@ -140,6 +141,30 @@ def band(
         high = np.clip(mean + deviation, *limits)
         low = np.square(mean) / (mean + deviation) if log else np.clip(mean - deviation, *limits)
         ax.fill_between(rounds, scale * low, scale * high, color=style.color, alpha=0.16, linewidth=0)
+
+
+def points(
+    ax: Axes, places: Sequence[float], values: Sequence[Sequence[float]], style: LineStyle, label: str
+) -> None:
+    """Draw the mean of some values at each place, in percent, with a bar of one sample deviation.
+
+    A place without values is left out.
+    """
+    known = [(x, 100 * np.array(some)) for x, some in zip(places, values, strict=True) if some]
+    if not known:
+        return
+    line = ax.errorbar(
+        [x for x, _ in known],
+        [float(some.mean()) for _, some in known],
+        yerr=[float(some.std(ddof=1)) if len(some) > 1 else 0.0 for _, some in known],
+        color=style.color,
+        marker=style.marker,
+        capsize=3,
+        linewidth=1.4,
+        label=label,
+    )
+    if style.dashes:
+        line[0].set_dashes(style.dashes)
 
 
 def legend_below(figure: Figure, ax: Axes, columns: int = 3) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from statistics import mean, stdev
 from typing import Any
-
-import numpy as np
 
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text, picture
-from signfade.lab.reproduce.drawing import method_style, new_figure
+from signfade.lab.reproduce.drawing import method_style, new_figure, points
 from signfade.lab.reproduce.grid import Pair, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
 from signfade.lab.reproduce.records import Record, Records, accuracies
@@ -53,21 +50,9 @@ def _render(study: Study) -> list[Block]:
         figure = new_figure((5.6, 3.6), study.scale)
         ax = figure.add_subplot()
         for shift, prior in zip((-0.06, 0.06), PRIORS):
-            points = [(x, at_bits(study, prior, bits)) for x, bits in enumerate(places)]
-            known = [(x, accuracies(records)) for x, records in points]
-            known = [(x, values) for x, values in known if values]
-            if known:
-                style = method_style(prior)
-                ax.errorbar(
-                    np.array([x + shift for x, _ in known]),
-                    [100 * mean(values) for _, values in known],
-                    yerr=[100 * (stdev(values) if len(values) > 1 else 0.0) for _, values in known],
-                    color=style.color,
-                    marker=style.marker,
-                    capsize=3,
-                    linewidth=1.4,
-                    label=METHODS[prior].label,
-                )
+            beside = [x + shift for x in range(len(places))]
+            values = [accuracies(at_bits(study, prior, bits)) for bits in places]
+            points(ax, beside, values, method_style(prior), METHODS[prior].label)
         ax.set_xticks(range(len(places)), [*map(str, BITS), "32 (float)"])
         ax.set_xlim(-0.3, len(places) - 0.7)
         ax.set(xlabel="bits a scalar", ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)")

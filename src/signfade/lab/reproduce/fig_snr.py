@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from statistics import mean, stdev
+from statistics import mean
 
 import numpy as np
 
 from signfade.lab.reproduce.artefact import Artefact, Study
 from signfade.lab.reproduce.document import Block, Table, Text, picture
-from signfade.lab.reproduce.drawing import legend_below, method_style, new_figure
+from signfade.lab.reproduce.drawing import legend_below, method_style, new_figure, points
 from signfade.lab.reproduce.fig_accuracy import IDEAL_PAIR
 from signfade.lab.reproduce.grid import FULL_COLUMNS, Column, Pair, best_pair, pair_text
 from signfade.lab.reproduce.plan import Tier, Want
@@ -86,22 +86,9 @@ def _render(study: Study) -> list[Block]:
                 rows.append([label, "not settled", *(["missing"] * len(BANDWIDTHS))])
                 continue
             rows.append([label, pair_text(pair), *(ours_text(found[b]) for b in BANDWIDTHS)])
-            known = {b: accuracies(records) for b, records in found.items()}
-            known = {b: values for b, values in known.items() if values}
-            if known:
-                style = method_style(column.method)
-                line = ax.errorbar(
-                    [median_snr_db(b) + 0.12 * (place - 2.5) for b in known],  # error bars side by side
-                    [100 * mean(values) for values in known.values()],
-                    yerr=[100 * (stdev(values) if len(values) > 1 else 0.0) for values in known.values()],
-                    color=style.color,
-                    marker=style.marker,
-                    capsize=3,
-                    linewidth=1.4,
-                    label=f"{label}, {pair_text(pair)}",
-                )
-                if style.dashes:
-                    line[0].set_dashes(style.dashes)
+            places = [median_snr_db(b) + 0.12 * (place - 2.5) for b in found]  # error bars side by side
+            values = [accuracies(records) for records in found.values()]
+            points(ax, places, values, method_style(column.method), f"{label}, {pair_text(pair)}")
         ideal = study.records.find_all(_ideal(study.scale))
         if values := accuracies(ideal):
             ax.axhline(100 * mean(values), color=MUTED, dashes=(1.2, 1.4), label="ideal (no radio)")
