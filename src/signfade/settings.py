@@ -209,7 +209,7 @@ class MethodSettings(_Section):
         None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
     )
     mean_limit: float = Field(
-        1.0, gt=0, description="largest mean the quantiser can tell, in units of the scale, with side_bits"
+        1.0, gt=0, description="largest mean the quantiser can tell, in decoded scales, with side_bits"
     )
     scale_low: float = Field(1e-6, gt=0, description="smallest scale the quantiser can tell, with side_bits")
     scale_high: float = Field(1.0, gt=0, description="largest scale the quantiser can tell, with side_bits")

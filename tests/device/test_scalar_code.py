@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer
-from signfade.learn.encode import Encoder
-from signfade.settings import MethodSettings
+from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer, unpack_signs
+from signfade.learn.attack import Attack
+from signfade.learn.encode import Encoder, Keys, bit_agreement
+from signfade.learn.packets import decode_packets, make_packet
+from signfade.settings import AttackSettings, MethodSettings
 
 
 def code(bits: int = 4, kept: float = 1.0) -> ScalarCode:
     return ScalarCode(UniformQuantizer(bits, 1.0), LogQuantizer(bits, 1e-6, 1.0), kept)
+
+
+def keys(count: int) -> Keys:
+    """Keys for some devices, others for the flips than for the noise."""
+
+    def of(purpose: str) -> NDArray[np.uint64]:
+        return np.arange(count, dtype=np.uint64) + np.uint64(100 * len(purpose))
+
+    return of
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
@@ -34,19 +47,69 @@ def test_a_code_that_stands_for_nothing_is_refused() -> None:
         code().decode(torch.tensor([15]), torch.tensor([0]))
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("kept", [0.0, 1.5, -1.0])
+def test_a_part_that_is_none_is_refused(kept: float) -> None:
+    with pytest.raises(ValueError, match=r"kept must lie in \(0, 1\]"):
+        code(kept=kept)
+
+
+def test_a_scale_is_told_as_it_is_unless_the_mean_is_beyond_reach() -> None:
+    """The largest mean is 0, 2/3 or 14/15 of a unit with one, two or four bits."""
+    mean, scale = torch.tensor([0.9, -3.0, 0.0]), torch.ones(3)
+    for bits, top in ((1, 0.0), (2, 2 / 3), (4, 14 / 15)):
+        assert torch.allclose(code(bits).told_scale(mean, scale), torch.tensor([1, max(1, 3 / (1 + top)), 1]))
+        assert torch.allclose(
+            code(bits, kept=0.1).told_scale(mean, 0.1 * scale),
+            0.1 * code(bits).told_scale(mean, scale),
+        )
+
+
 @pytest.mark.parametrize("value", [0.7, -3e-4])
-@pytest.mark.parametrize("flip", [0.0, 0.3])
-def test_a_layer_of_one_weight_arrives(bits: int, value: float, flip: float) -> None:
+@pytest.mark.parametrize("noise", [{}, {"flip": 0.3}, {"sign_noise": 3.0}, {"flip": 0.2, "sign_noise": 1.0}])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_a_layer_of_one_weight_arrives(bits: int, value: float, noise: dict[str, float]) -> None:
     """It has a mean and no deviation: mean and bit together tell it as well as a scale is told."""
-    encoder = Encoder(MethodSettings(side_bits=bits, flip=flip), (1,))
-    keys = {"keys": lambda purpose: torch.arange(1).numpy().astype("uint64")} if flip else {}
-    sent = encoder.encode(torch.tensor([[value]]), **keys)
-    told = sent.mean + torch.sign(torch.tensor(value)) * sent.scale / (1 - 2 * flip)
-    ratio = float(told) / value
-    bound = encoder.scalar_code.scales.bound + encoder.scalar_code.mean_step
-    assert 1 / bound <= ratio <= bound
-    assert bits < 8 or ratio == pytest.approx(1, abs=0.06)
+    encoder = Encoder(MethodSettings.model_validate({"side_bits": bits, **noise}), (1,))
+    sent = encoder.encode(torch.tensor([[value]]), keys(1))
+    unit = float(sent.scale) / bit_agreement(encoder.method)
+    told = float(sent.mean) + unit * (1 if value > 0 else -1)
+    ratio, worst = told / value, encoder.scalar_code.scales.bound
+    assert 1 / worst * (1 - 1e-5) <= ratio <= worst * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("prior", ["gaussian", "empirical"])
+@pytest.mark.parametrize("noise", [{}, {"flip": 0.2}, {"sign_noise": 3.0}, {"flip": 0.1, "sign_noise": 1.0}])
+@pytest.mark.parametrize("offset", [0.0, 0.4, 0.7])
+def test_the_scale_is_the_bits_share_of_the_gradient(
+    prior: str, noise: dict[str, float], offset: float
+) -> None:
+    """Both the one that should be sent and the one that is: `E[(g - mean)*b]`, about the decoded mean."""
+    draw = torch.Generator().manual_seed(3)
+    g = 1e-3 * (torch.randn(4, 200_000, generator=draw) + offset)
+    method = MethodSettings.model_validate({"side_bits": 6, "prior": prior, **noise})
+    encoder = Encoder(method, (200_000,))
+    sent = encoder.encode(g, keys(4))
+    bits = unpack_signs(sent.packed, 200_000)
+    found = ((g - sent.mean) * bits).mean(dim=1, keepdim=True)
+    error = 4 * 1.3e-3 / 200_000**0.5  # four standard errors
+    assert float((found - sent.true_scale).abs().max()) < error
+    largest = encoder.scalar_code.scales.bound * (1 + encoder.scalar_code.mean_step**2)
+    ratio = sent.scale / sent.true_scale
+    assert bool(((ratio < largest) & (ratio > 1 / largest)).all())
+
+
+def test_lies_are_words_of_the_code() -> None:
+    """What an attacker is taken to send is what a packet can carry."""
+    settings = AttackSettings(kind="scale-inflation", fraction=0.5, strength=3.0)
+    encoder = Encoder(MethodSettings(side_bits=4), (100,))
+    honest = encoder.encode(0.01 * torch.randn(6, 100, generator=torch.Generator().manual_seed(1)) + 0.004)
+    attack = Attack(settings, encoder, 6, seed=0)
+    sent = attack(honest, np.arange(6), 0)
+    assert not torch.equal(sent.mean, honest.mean)  # rounded beside a larger scale
+    packets = [make_packet(encoder, sent, row, device=row, round=0) for row in range(6)]
+    decoded = decode_packets(encoder, packets)
+    assert torch.equal(decoded.mean, sent.mean)
+    assert torch.equal(decoded.scale, sent.scale)
 
 
 @pytest.mark.parametrize("shrink", [1.0, 1e-3])

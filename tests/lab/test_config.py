@@ -228,6 +228,11 @@ def test_commented_defaults_show_every_key_and_its_description() -> None:
 def test_places_and_machines_do_not_matter() -> None:
     here = load(None, ["out=a", "threads=1", "checkpoint_every=3", "data.folder=/x"])
     assert differences(load(None), here) == {}
+    assert differences(load(None), load(None, ["method.mean_limit=2"])) == {}  # nothing is quantised
+    four = ["method.side_bits=4"]
+    assert list(differences(load(None, four), load(None, [*four, "method.mean_limit=2"]))) == [
+        "method.mean_limit"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,12 @@ def test_a_joint_rule_believes_independent_devices_as_far_as_a_separate_one(
     assert torch.allclose(separate, together, rtol=1e-3, atol=1e-3 * float(separate.abs().max()))
 
 
-def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte() -> None:
-    """Gradients that differ in size only, by a factor of three at most."""
+@pytest.mark.parametrize("side_bits", ["none", 4, 2])
+def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte(side_bits: int | str) -> None:
+    """Gradients that differ in size only, by a factor of three at most, or by the quantiser's next level."""
+    usual = {"method__rotation": "hadamard", "method__side_bits": side_bits, "method__scale_high": 100.0}
     plain, bounded = (
-        play(Bowl(20, 200, 0.0, noise=0.0), 5, defence__bound_scales=bound, method__rotation="hadamard")
+        play(Bowl(20, 200, 0.0, noise=0.0), 5, defence__bound_scales=bound, **usual)
         for bound in (False, True)
     )
     assert torch.equal(plain.weights, bounded.weights)
@@ -137,12 +139,14 @@ def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte() -> None:
     assert not defence.changed
 
 
-def test_an_inflated_scale_is_cut_and_the_model_stays_close() -> None:
+@pytest.mark.parametrize("side_bits", ["none", 4])
+def test_an_inflated_scale_is_cut_and_the_model_stays_close(side_bits: int | str) -> None:
     """One of twenty claims a scale a thousand times its own: the model goes all but the honest way."""
+    bits = {"method__side_bits": side_bits, "method__scale_high": 1e4, "method__scale_low": 1e-2}
     attack = {"attack__kind": "scale-inflation", "attack__fraction": 0.05, "attack__strength": 1000.0}
-    honest = play(Bowl(20, 500, 0.5), 15).weights
-    defended = play(Bowl(20, 500, 0.5), 15, defence__bound_scales=True, **attack).weights
-    undefended = play(Bowl(20, 500, 0.5), 15, **attack).weights
+    honest = play(Bowl(20, 500, 0.5), 15, **bits).weights
+    defended = play(Bowl(20, 500, 0.5), 15, defence__bound_scales=True, **bits, **attack).weights
+    undefended = play(Bowl(20, 500, 0.5), 15, **bits, **attack).weights
     assert (defended - honest).norm() < 0.3 * honest.norm()
     assert (undefended - honest).norm() > 10 * honest.norm()
 

@@ -70,6 +70,17 @@ def test_a_mean_one_step_of_the_quantiser_away_is_believed() -> None:
     assert torch.equal(bound_scalars(initial_scalars(), mean, scale)[0], torch.zeros(5, 1))
     believed, _, _ = bound_scalars(initial_scalars(), mean, scale, mean_step=2.0)
     assert torch.equal(believed.ravel(), torch.tensor([0.0, 0.0, 0.0, 0.2, 0.0]))
+    scale[3:] = torch.tensor([[0.05], [0.2]])  # steps are of the larger scale, own or middle
+    believed, _, _ = bound_scalars(initial_scalars(), mean, scale, mean_step=2.0, scale_step=2.0)
+    assert torch.equal(believed.ravel(), torch.tensor([0.0, 0.0, 0.0, 0.2, 0.4]))
+
+
+def test_a_scale_one_level_of_the_quantiser_above_is_believed() -> None:
+    scale = torch.tensor([[1.0], [1.0], [1.0], [2.0], [4.0]])
+    zero = torch.zeros(5, 1)
+    assert torch.equal(bound_scalars(initial_scalars(), zero, scale)[1], torch.ones(5, 1))
+    believed = bound_scalars(initial_scalars(), zero, scale, scale_step=2.0)[1]
+    assert torch.equal(believed.ravel(), torch.tensor([1.0, 1.0, 1.0, 2.0, 1.0]))
 
 
 def test_smoothing_remembers_so_that_a_round_of_liars_does_not_decide() -> None:

@@ -26,12 +26,15 @@ class ScalarCode:
     Args:
         means: Quantiser of the mean over the scale.
         scales: Quantiser of the scale.
-        kept: Part of the scale that bits flipped on purpose leave, `1 - 2*flip`; the mean's unit does not
-            shrink with it.
+        kept: Part of the scale that noise before the sign and flipped bits leave, in (0, 1], known to both
+            sides; the mean's unit does not shrink with it.
+
+    Raises:
+        ValueError: kept is out of range.
 
     Example:
         >>> code = ScalarCode(UniformQuantizer(bits=4, limit=1.0), LogQuantizer(bits=4, low=1e-6, high=1.0))
-        >>> mean, scale = code.decode(*code.encode(torch.tensor([3e-4]), torch.tensor([1e-3])))
+        >>> mean, scale = code.rounded(torch.tensor([3e-4]), torch.tensor([1e-3]))
         >>> mean / scale
         tensor([0.1333])
     """
@@ -39,6 +42,10 @@ class ScalarCode:
     means: UniformQuantizer
     scales: LogQuantizer
     kept: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kept <= 1:
+            raise ValueError(f"kept must lie in (0, 1]; got {self.kept}")
 
     @property
     def mean_step(self) -> float:
@@ -65,12 +72,17 @@ class ScalarCode:
         mean = self.means.decode(mean_codes, torch.float64) * scale / self.kept
         return mean.float(), scale.float()
 
+    def rounded(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and scales as a server decodes them, in the dtypes given."""
+        told_mean, told_scale = self.decode(*self.encode(mean, scale))
+        return told_mean.to(mean), told_scale.to(scale)
+
     def told_scale(self, mean: Tensor, scale: Tensor) -> Tensor:
         """Return the scale to tell: the true one about the mean, or more where the mean cannot be told.
 
-        With `top` the largest mean in scales, a mean of `m >> scale` comes as `top*told`, and bits that are
-        all alike must carry the rest, `m - top*told = told`. So where nothing but the mean is left (a layer
-        of one weight has no deviation at all) `told = m/(1 + top)`, and both together say m.
+        With `top` the largest mean in units, a mean m far above its unit u comes as `top*u`, and bits that
+        are all alike must carry the rest, `m - top*u = u`. So where nothing but the mean is left (a layer of
+        one weight has no deviation at all) `u = m/(1 + top)`, and both together say m.
 
         Args:
             mean: Means before quantisation.

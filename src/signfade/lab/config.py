@@ -272,8 +272,8 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys that decide the numbers of a run, with their values.
 
-    Left out are `out`, `threads`, `checkpoint_every`, the variants, and the folder of a data set whose
-    content is known by its checksum.
+    Left out are `out`, `threads`, `checkpoint_every`, the variants, the folder of a data set whose content
+    is known by its checksum, and the ranges of quantisers that are not used.
 
     Args:
         config: Settings as tables, nested or dotted.
@@ -283,12 +283,12 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
         {'seed': 1, 'data.name': 'mnist'}
     """
     flat = flatten({key: value for key, value in config.items() if key != "variants"})
-    known = flat.get("data.name") != "idx"
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in _NO_RESULT and not (known and key == "data.folder")
-    }
+    unused = set(_NO_RESULT)
+    if flat.get("data.name") != "idx":
+        unused.add("data.folder")
+    if flat.get("method.side_bits") in (None, "none"):
+        unused |= {"method.mean_limit", "method.scale_low", "method.scale_high"}
+    return {key: value for key, value in flat.items() if key not in unused}
 
 
 def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]]:

@@ -13,10 +13,10 @@ from signfade import theory
 from signfade.device import sign
 from signfade.kernels import fused_sum, standard_normal
 from signfade.keys import stream_key
+from signfade.learn.encode import bit_agreement
 from signfade.learn.joint import JointEstimate
 from signfade.learn.predict import (
     VARIANCE_OVER_SCALE2,
-    bit_agreement,
     debias_factor,
     drawn_gradients,
     tried_moments,

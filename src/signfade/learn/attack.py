@@ -39,7 +39,8 @@ class Attack:
     | scale-inflation | honest | honest | times strength |
     | random-bits | random, the same from all of them if they collude | honest | times strength |
 
-    With quantised scalars a scale cannot exceed the largest level.
+    With quantised scalars a scale cannot exceed the largest level, and a mean is what can be told beside that
+    scale: next to a large lie an honest mean is rounded to zero.
 
     Args:
         settings: Section `attack` of the configuration.
@@ -83,6 +84,4 @@ class Attack:
     def _levels(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         if self._encoder.method.side_bits is None:
             return mean, scale
-        code = self._encoder.scalar_code
-        told_mean, told_scale = code.decode(*code.encode(mean, scale))
-        return told_mean.to(mean), told_scale.to(scale)
+        return self._encoder.scalar_code.rounded(mean, scale)

@@ -33,8 +33,10 @@ class Defence:
     def __init__(self, settings: DefenceSettings, encoder: Encoder, population: int, seed: int) -> None:
         self._settings = settings
         self._scalars = initial_scalars(len(encoder.segments))
-        quantised = encoder.method.side_bits is not None
-        self._mean_step = encoder.scalar_code.mean_step if quantised else 0.0
+        self._mean_step, self._scale_step = 0.0, 1.0
+        if encoder.method.side_bits is not None:
+            code = encoder.scalar_code
+            self._mean_step, self._scale_step = code.mean_step, code.scales.bound**2
         self._joint = encoder.method.aggregator == "bfl"
         self.changed = False
         self.reliability = Reliability(encoder, population, seed) if settings.reliability else None
@@ -51,7 +53,9 @@ class Defence:
             _ = received.y  # the rule needs all signals at once, so they may as well be made now
         if self._settings.bound_scales:
             told = (received.layer_mean, received.layer_scale)
-            mean, scale, self._scalars = bound_scalars(self._scalars, *told, mean_step=self._mean_step)
+            mean, scale, self._scalars = bound_scalars(
+                self._scalars, *told, mean_step=self._mean_step, scale_step=self._scale_step
+            )
             self.changed = not (torch.equal(mean, told[0]) and torch.equal(scale, told[1]))
             received = received.believed(layer_mean=mean, layer_scale=scale)
         if self.reliability is not None:

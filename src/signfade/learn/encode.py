@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,11 +22,12 @@ from signfade.device import (
     randomised_response,
     rotate,
     rotated_size,
+    sign_noise_factor,
 )
 from signfade.kernels import pack_above
 from signfade.settings import VOTES, MethodSettings
 
-__all__ = ["Encoder", "Keys", "Sent", "join"]
+__all__ = ["Encoder", "Keys", "Sent", "bit_agreement", "join"]
 
 EXACT_SCALAR_BITS = 32
 
@@ -40,8 +42,8 @@ class Sent:
         packed: Signs, eight to a byte, `[K, ceil(M/8)]`.
         mean: Means as the server decodes them, `[K, S]` for S layers.
         scale: Scales as the server decodes them, `[K, S]`.
-        true_scale: Scales before quantisation, `E[(g - mean)*b]` of the bits b, `[K, S]`; the server does not
-            see them.
+        true_scale: What the scale should be, `E[(g - mean)*b]` of the bits b about the decoded mean,
+            `[K, S]`; the server does not see it.
         std: Standard deviations about the decoded mean, `[K, S]`; the server does not see them.
         true_mean: Means before quantisation, `[K, S]`; the server does not see them.
     """
@@ -87,7 +89,7 @@ class Encoder:
             return self.size
         return self.size + 2 * len(self.segments) * (self.method.side_bits or EXACT_SCALAR_BITS)
 
-    @property
+    @cached_property
     def scalar_code(self) -> ScalarCode:
         """How means and scales become bits.
 
@@ -100,7 +102,7 @@ class Encoder:
         return ScalarCode(
             UniformQuantizer(method.side_bits, method.mean_limit),
             LogQuantizer(method.side_bits, method.scale_low, method.scale_high),
-            kept=1 - 2 * method.flip,
+            kept=bit_agreement(method),
         )
 
     def rotate(self, g: Tensor, rotation_key: int) -> Tensor:
@@ -126,13 +128,12 @@ class Encoder:
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
         true_scale = scale = self._true_scale(rotated, prior)
         if method.side_bits is not None and method.aggregator not in VOTES:
-            code = self.scalar_code
-            told = code.told_scale(prior.mean, true_scale)
-            mean, scale = code.decode(*code.encode(prior.mean, told))
-            prior = fit_prior(rotated, method.prior, segments, mean=mean.to(prior.mean))
+            told = self.scalar_code.told_scale(prior.mean, true_scale)
+            mean, scale = self.scalar_code.rounded(prior.mean, told)
+            prior = fit_prior(rotated, method.prior, segments, mean=mean)
             true_scale = self._true_scale(rotated, prior)
         packed = self._take_signs(rotated, prior, keys)
-        return Sent(packed, prior.mean, scale.to(true_scale), true_scale, prior.std, true_mean)
+        return Sent(packed, prior.mean, scale, true_scale, prior.std, true_mean)
 
     def _true_scale(self, rotated: Tensor, prior: Prior) -> Tensor:
         """Return `E[(g - mean)*b]` of the bits b that are sent, all the server needs to know, `[k, S]`."""
@@ -154,6 +155,11 @@ class Encoder:
             rotated = add_sign_noise(rotated, prior.std, method.sign_noise, self.segments, keys("sign noise"))
         packed = pack_above(rotated, prior.mean, self.segments)
         return randomised_response(packed, self.size, method.flip, keys("flip")) if method.flip else packed
+
+
+def bit_agreement(method: MethodSettings) -> float:
+    """Return the scale a device sends over `E|g - mean|`: what noise before the sign and flips leave."""
+    return (1 - 2 * method.flip) * sign_noise_factor(method.sign_noise, method.family)
 
 
 def join(parts: Sequence[Sent]) -> Sent:

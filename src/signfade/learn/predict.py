@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from signfade import theory
-from signfade.device import sign_noise_factor
 from signfade.kernels import fused_sum
-from signfade.learn.encode import Sent
+from signfade.learn.encode import Sent, bit_agreement
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.settings import MethodSettings
 
 __all__ = [
     "VARIANCE_OVER_SCALE2",
-    "bit_agreement",
     "debias_factor",
     "drawn_gradients",
     "known_gain",
@@ -205,11 +203,6 @@ def known_gain(method: MethodSettings, received: Received) -> float:
         return 1.0
     known = float((power * gain).sum() / (power.sum() * VARIANCE_OVER_SCALE2[method.prior]))
     return bit_agreement(method) ** 2 * known
-
-
-def bit_agreement(method: MethodSettings) -> float:
-    """Return the scale a device sends over `E|g - mean|`: what noise before the sign and flips leave."""
-    return (1 - 2 * method.flip) * sign_noise_factor(method.sign_noise, method.family)
 
 
 def _believed_gain(rule: theory.Rule, method: MethodSettings, received: Received) -> np.ndarray:

@@ -49,6 +49,7 @@ def bound_scalars(
     deviations: float = 3.0,
     rate: float = 0.2,
     mean_step: float = 0.0,
+    scale_step: float = 1.0,
 ) -> tuple[Tensor, Tensor, ScalarState]:
     """Replace reported means and scales that the others do not make believable by the others' median.
 
@@ -69,6 +70,7 @@ def bound_scalars(
         rate: Weight of this round in the smoothed middle and spread; 1 forgets the past.
         mean_step: Step of the means' quantiser, in units of a device's scale: a mean one step beyond the
             others' is believed too, or all would have to be those of the majority where steps are coarse.
+        scale_step: Ratio of two neighbouring levels of the scales' quantiser: one level more is believed too.
 
     Returns:
         `(mean, scale, state)`, in the shapes and dtypes given.
@@ -97,10 +99,10 @@ def bound_scalars(
     smooth[2:] = limits[2:]  # a rotation gives all devices another mean each round
     middle, spread, centre, width = smooth.nan_to_num(0.0)
     unit = middle.exp()
-    largest = (middle + deviations * spread).exp().to(scale)
+    largest = (middle + deviations * spread).exp().to(scale) * scale_step
     known = ~smooth[0].isnan()
     bounded = torch.where(known & (scale > largest), unit.to(scale), scale)
-    reach = deviations * width * unit + 1.01 * mean_step * bounded
+    reach = deviations * width * unit + 1.01 * mean_step * torch.maximum(bounded, unit.to(bounded))
     low, high = ((centre * unit + side * reach).to(mean) for side in (-1, 1))
     outside = (mean < low) | (mean > high)
     usual = (centre * unit).to(mean)

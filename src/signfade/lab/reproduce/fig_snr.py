@@ -87,8 +87,8 @@ def _render(study: Study) -> list[Block]:
                 continue
             rows.append([label, pair_text(pair), *(ours_text(found[b]) for b in BANDWIDTHS)])
             places = [median_snr_db(b) + 0.12 * (place - 2.5) for b in found]  # error bars side by side
-            values = [accuracies(records) for records in found.values()]
-            points(ax, places, values, method_style(column.method), f"{label}, {pair_text(pair)}")
+            reached = [accuracies(records) for records in found.values()]
+            points(ax, places, reached, method_style(column.method), f"{label}, {pair_text(pair)}")
         ideal = study.records.find_all(_ideal(study.scale))
         if values := accuracies(ideal):
             ax.axhline(100 * mean(values), color=MUTED, dashes=(1.2, 1.4), label="ideal (no radio)")

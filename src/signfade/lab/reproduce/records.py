@@ -20,6 +20,7 @@ from typing import Any
 from signfade.lab.config import deciding, load
 from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
+from signfade.lab.toml import flatten
 from signfade.settings import RunSettings
 
 __all__ = [
@@ -56,7 +57,7 @@ _KEPT = (
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return _deciding(load(None))
+    return flatten(load(None).model_dump())
 
 
 def _deciding(settings: RunSettings) -> dict[str, Any]:
