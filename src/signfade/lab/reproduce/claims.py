@@ -158,8 +158,8 @@ def _quantisation(study: Study) -> Finding:
         changes = [ours - theirs for ours, theirs in zip(coarse, exact)]
         change, spread = mean(changes), stdev(changes) if len(changes) > 1 else 0.0
         tests.append(abs(change) <= max(0.01, spread))
-        parts.append(f"{prior.capitalize()} {_signed(change)} points")
-    words = f"4 bits against float, after {study.scale.figure_rounds} rounds: {', '.join(parts)}"
+        parts.append(f"{prior.capitalize()} {_signed(change)} ± {100 * spread:.1f} points")
+    words = f"4 bits against float, seed by seed, after {study.scale.figure_rounds} rounds: {', '.join(parts)}"
     return Finding(_judge(tests), words)
 
 
