@@ -159,7 +159,9 @@ def _quantisation(study: Study) -> Finding:
         change, spread = mean(changes), stdev(changes) if len(changes) > 1 else 0.0
         tests.append(abs(change) <= max(0.01, spread))
         parts.append(f"{prior.capitalize()} {_signed(change)} ± {100 * spread:.1f} points")
-    words = f"4 bits against float, seed by seed, after {study.scale.figure_rounds} rounds: {', '.join(parts)}"
+    words = (
+        f"4 bits against float, seed by seed, after {study.scale.figure_rounds} rounds: {', '.join(parts)}"
+    )
     return Finding(_judge(tests), words)
 
 
