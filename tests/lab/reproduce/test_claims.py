@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_nothing_is_claimed_without_numbers() -> None:
 
 def test_a_grid_like_the_papers_words_holds_all_claims_about_it() -> None:
     found = held(*grid())
-    names = ("rounds", "gaussian", "laplacian", "prior", "downlink", "variance")
+    names = ("rounds", "gaussian", "laplacian", "prior", "downlink", "compressed", "variance")
     assert {name: found[name] for name in names} == dict.fromkeys(names, "held")
 
 
@@ -78,6 +79,7 @@ def test_a_grid_like_the_papers_words_holds_all_claims_about_it() -> None:
         ({("gaussian", "Full"): 0.91}, {}, {"gaussian"}),  # at every pair
         ({("laplacian", "Full"): 0.91}, {}, {"laplacian"}),
         ({("laplacian", "DC"): 0.93, ("gaussian", "DC"): 0.94}, {}, {"downlink"}),
+        ({("laplacian", "DC"): 0.88, ("gaussian", "DC"): 0.87}, {}, {"downlink", "compressed"}),
         ({}, {"signsgd": 300}, {"rounds"}),
         ({}, {"gaussian": None}, {"rounds", "prior"}),
         ({}, {"laplacian": 100}, {"prior"}),
@@ -89,7 +91,7 @@ def test_each_claim_falls_with_its_own_number(
     for key, value in change.items():
         monkeypatch.setitem(ENDS, key, value)
     found = held(*grid(**rounds))
-    names = {"rounds", "gaussian", "laplacian", "prior", "downlink", "variance"}
+    names = {"rounds", "gaussian", "laplacian", "prior", "downlink", "compressed", "variance"}
     assert {name for name in names if found[name] == "not held"} == broken
     assert {name for name in names if found[name] == "held"} == names - broken
 
@@ -122,6 +124,31 @@ def test_variance_falls_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None
     assert held(*grid())["variance"] == "in part"
     monkeypatch.setitem(SPREAD, "gaussian", 0.03)
     assert held(*grid())["variance"] == "not held"
+
+
+def test_a_band_that_is_wide_on_the_way_counts_as_well() -> None:
+    """All seeds of SBFL end close together, but for most of the rounds they lie far apart."""
+
+    def apart(one: Record) -> Record:
+        if "signSGD" in one.name:
+            return one
+        looks = len(one.curve["round"])
+        way = [0.5 + 0.1 * (-1) ** one.seed] * (looks - 1)
+        return replace(one, curve={**one.curve, "accuracy": [*way, one.curve["accuracy"][-1]]})
+
+    assert held(*grid(apart))["variance"] == "in part"
+
+
+def test_a_gain_of_the_last_look_alone_is_one_in_part() -> None:
+    """With DC all of SBFL's looks but the last are at chance."""
+
+    def lucky(one: Record) -> Record:
+        if "signSGD" in one.name or "-sign-" not in one.name:
+            return one
+        way = [0.1] * (len(one.curve["round"]) - 1)
+        return replace(one, curve={**one.curve, "accuracy": [*way, one.curve["accuracy"][-1]]})
+
+    assert held(*grid(lucky))["downlink"] == "in part"
 
 
 def quantised(loss: float, spread: float = 0.0) -> list[Record]:

@@ -106,12 +106,13 @@ def _render(study: Study) -> list[Block]:
         texts = [f"{found[reading, b]:.3f}" if (reading, b) in found else missing for b in BANDWIDTHS]
         rows.append([f"distance, Full as {reading}", "0", "0", *texts])
     words = (
-        "The paper gives neither its link budget nor the SNRs, and the gap between signSGD and SBFL depends "
-        "on them. A budget shifts the SNR of all devices alike, so one number is free; we vary the bandwidth "
-        "of a device's subchannel, at 23 dBm and a noise figure of 5 dB. Budgets are tried until signSGD, "
-        "and nothing else, moves away from the paper's Table II; the nearest is taken. What Full means for "
-        "signSGD is unclear: its majority vote is one bit a weight already, so with a vote Full and DC are "
-        "the same run. The other reading is the sum of the detected signs without the outer sign."
+        "The paper gives its link budget only by reference to two other papers, without numbers or SNRs, "
+        "and the gap between signSGD and SBFL depends on them. A budget shifts the SNR of all devices "
+        "alike, so one number is free; we vary the bandwidth of a device's subchannel, at 23 dBm and a "
+        "noise figure of 5 dB. Only signSGD's cells decide: the band is widened until their distance from "
+        "the paper's Table II grows; the nearest is taken. What Full means for signSGD is unclear: its "
+        "majority vote is one bit a weight already, so with a vote Full and DC are the same run. The other "
+        "reading is the sum of the detected signs without the outer sign."
     )
     if chosen is None:
         words += f" Calibration is not finished; until then we use {_name(study.scale.bandwidth_hz)}."

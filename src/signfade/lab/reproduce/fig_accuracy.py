@@ -94,7 +94,8 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
 def _render(study: Study) -> list[Block]:
     words = (
         "Each method with the hyper-parameters that are best for it, the model sent down in full; the band "
-        "is one deviation over seeds. The ideal sends exact gradients and is a bound, not a contender."
+        "is one deviation over seeds (of losses as far down as up, in decades). The ideal sends exact "
+        "gradients and is a bound, not a contender."
     )
     return curves_section(study, "Full", "fig-accuracy", words)
 

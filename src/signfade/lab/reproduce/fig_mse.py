@@ -160,8 +160,9 @@ def _render(study: Study) -> list[Block]:
         left.axhline(1, color=INK, linewidth=0.6, label="_guess")
     words = (
         "Gaussian coordinates without fading. Lines are predicted, markers simulated, grey dashes are the "
-        "paper's formulas as printed: Theorem 1 and Corollary 3 lie below the least error there can be (that "
-        "of SBFL, corrected), and Corollary 2, printed as an upper bound, is the limit from below."
+        "paper's formulas as printed: Theorem 1 and Corollary 3 lie below the least error there can be "
+        "(for one device that of SBFL, corrected), and Corollary 2, printed as an upper bound, is the "
+        "limit from below."
     )
     about = "Error of every aggregator against the SNR: predicted, simulated, and as the paper prints it"
     return [Text(words), Picture(figure, "fig-mse", about), _table(data)]

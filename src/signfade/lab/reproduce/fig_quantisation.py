@@ -64,7 +64,7 @@ def _render(study: Study) -> list[Block]:
         for bits in places
     ]
     words = (
-        "Mean and scale of a device, quantised with the product's defaults: the scale uniformly in its "
+        "Mean and scale of a device, quantised with this package's defaults: the scale uniformly in its "
         "logarithm from 1e-6 to 1, the mean uniformly from −1 to 1 in units of the decoded scale (the "
         "paper's quantisers are uniform, their ranges are not told). The unit matters: what a mean is "
         "rounded by is added to every weight, so its step must shrink with the gradients. "

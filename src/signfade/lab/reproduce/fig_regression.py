@@ -105,12 +105,12 @@ def _render(study: Study) -> list[Block]:
         legend_below(figure, panels[0])
     words = (
         "`f_k(w) = |X_k w - z_k|^2`, M = 300, K = 20, 100 samples a device, full batches. The labels are "
-        "independent of the data, so the raw loss cannot fall to the paper's 0.009: shown is the excess over "
-        "the least-squares optimum, per sample. SBFL takes the paper's step 1/L. A sign has size one where "
-        "these gradients have hundreds, so signSGD takes the step that is best for it, of six for each "
-        f"reading, chosen on these very seeds. The number of rounds, {study.scale.regression_rounds}, "
-        "decides that step: with a shorter one signSGD would end lower, and later. Of the raw loss the "
-        "optimum is the most (about 1 - M/(K N) = 0.85 a sample), so that in raw loss all differences are "
+        "independent of the data, so the raw loss cannot fall to the paper's 0.009: shown is the excess "
+        "over the least-squares optimum, per sample. SBFL takes the paper's step 1/L. A sign has size one "
+        "where these gradients have hundreds, so signSGD takes the step that is best for it, of six for "
+        f"each reading, chosen on these very seeds. The number of rounds, {study.scale.regression_rounds}, "
+        "decides that step: with a shorter one signSGD would end lower, and later. Most of the raw loss is "
+        "the optimum itself (about 1 - M/(K N) = 0.85 a sample), so that in raw loss all differences are "
         "far smaller. `best` undoes the shrinkage of its estimate: it is there first and stays at a higher "
         "floor, as with a larger step."
     )

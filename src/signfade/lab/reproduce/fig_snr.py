@@ -95,6 +95,8 @@ def _render(study: Study) -> list[Block]:
         chosen = median_snr_db(study.scale.bandwidth_hz)
         if ax.has_data():
             ax.axvline(chosen, color=MUTED, linewidth=0.8, label="calibrated budget")
+        ax.set_xticks([median_snr_db(b) for b in BANDWIDTHS])
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:.1f}".replace("-", "−"))
         ax.set(
             xlabel="median over users of the mean SNR (dB)",
             ylabel=f"test accuracy after {study.scale.figure_rounds} rounds (%)",
@@ -102,8 +104,11 @@ def _render(study: Study) -> list[Block]:
         ax.grid(visible=False, axis="x")
         legend_below(figure, ax, 2)
     words = (
-        "The budgets of calibration, each method with the hyper-parameters that are best for it "
-        "at the calibrated one; they were not tuned again at the others."
+        "The budgets of calibration and a worse one, each method with the hyper-parameters that are best "
+        f"for it at the calibrated one after {study.scale.rounds} rounds. They were not tuned again for the "
+        "other budgets, nor for fewer rounds: after 300 the Laplacian prior is better off with 1e-2 / 0.9 "
+        "than with what is shown. Markers are moved sideways a little, so that bars do not cover each "
+        "other."
     )
     heads = ["method", "step / momentum"]
     heads += [f"{median_snr_db(b):.0f} dB ({b / 1e6:g} MHz)".replace("-", "−") for b in BANDWIDTHS]
