@@ -280,12 +280,13 @@ def _trend(kind: str, rises: bool) -> Callable[[Study], Finding]:
         looks = _looks(study).get("regression" if kind == "regression" else study.scale.data)
         if not looks:
             return _UNKNOWN
-        first, last = min(t for t, _ in looks), max(t for t, _ in looks)
-        ratios = {u: (looks[last, u]["std"] / looks[first, u]["std"]) ** 2 for t, u in looks if t == first}
-        told = ", ".join(f"{ratio:.3g}" for ratio in ratios.values())
+        first, *later = sorted({t for t, _ in looks})
+        users = [u for t, u in looks if t == first]
+        ratios = {t: [(looks[t, u]["std"] / looks[first, u]["std"]) ** 2 for u in users] for t in later}
+        told = "; ".join(f"round {t}: {', '.join(f'{x:.3g}' for x in ratios[t])}" for t in later)
         return Finding(
-            _judge((ratio > 1) == rises for ratio in ratios.values()),
-            f"variance in round {last} over that in round {first}, three users: {told}",
+            _judge((ratio > 1) == rises for ratio in ratios[later[-1]]),
+            f"variance over that in round {first}, {len(users)} users: {told}",
         )
 
     return find

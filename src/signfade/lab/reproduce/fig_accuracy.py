@@ -67,6 +67,7 @@ def curves_section(study: Study, quantity: str, name: str, words: str) -> list[B
                 band(panels[1], curve, method_style(method), label, (0.0, 1.0), 100)
         panels[0].set(title="Training loss", xlabel="round", yscale="log")
         panels[1].set(title="Test accuracy (%)", xlabel="round")
+        panels[1].set_ylim(bottom=max(0.0, panels[1].get_ylim()[0]))
         panels[1].axhline(90, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)
         log_axis(panels[0].yaxis, span=30)
         panels[0].axhline(1, color=MUTED, linewidth=0.7, dashes=(1, 2), zorder=1)

@@ -74,7 +74,10 @@ def _render(study: Study) -> list[Block]:
             broken = np.flatnonzero(mean > printed)
             first = "never" if not len(broken) else f"from round {broken[0] + 1}"
             if len(broken):
-                ax.axvline(broken[0] + 1, color=MUTED, linewidth=0.8)
+                at = float(broken[0] + 1)
+                ax.axvline(at, color=MUTED, linewidth=0.8)
+                place = {"transform": ax.get_xaxis_transform(), "va": "top", "fontsize": 8, "color": MUTED}
+                ax.text(at, 0.99, "  the printed bound is broken", **place)
             held = "yes" if (mean <= corrected * (1 + 1e-9)).all() else "no"
             end = [f"{value:.3g}" for value in (mean[-1], printed[-1], corrected[-1])]
             rows.append([title, *end, first, held])

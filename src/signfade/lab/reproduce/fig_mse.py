@@ -137,7 +137,9 @@ def _render(study: Study) -> list[Block]:
         for index, (name, (rule, form)) in enumerate(_ALONE.items()):
             style = line_style(index)
             _theory(left, grid, theory.mse(rule, 10 ** (grid / 10), form=form), style, name)
-            left.plot(data["snr_db"], data["alone"][name], style.marker, color=style.color, label="_dots")
+            dots = data["alone"][name]
+            above = 3 if name == "SBFL" else 2  # the least error is not to be covered
+            left.plot(data["snr_db"], dots, style.marker, color=style.color, label="_dots", zorder=above)
         for (name, which), dashes in zip(_PRINTED.items(), ((3, 1.5), (1, 1), (6, 1.5, 1, 1.5))):
             printed = theory.printed_mse(which, 10 ** (grid / 10))
             draw_line(left, grid, printed, LineStyle(MUTED, dashes, ""), name, 1.3)
@@ -146,7 +148,7 @@ def _render(study: Study) -> list[Block]:
         )
         predicted = _theory_together(grid)
         for index, (name, dots) in enumerate(data["together"].items()):
-            style = line_style(index)
+            style = line_style({"SBFL": 0, "signSGD, best scale": 1}.get(name, index))  # SBFL as on the left
             if name in predicted:
                 _theory(right, grid, predicted[name], style, name)
             label = "_dots" if name in predicted else f"{name} (simulated only)"
