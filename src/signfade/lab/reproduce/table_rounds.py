@@ -92,7 +92,7 @@ def _render(study: Study) -> list[Block]:
         "in the paper (258 and 265 rounds) and here. A dash of the paper, read here as never, might also "
         "mean that not all of its 30 repetitions got there; two of its contradictions would then be none."
     )
-    told = [] if study.scale.name == "quick" else [Text(f"{tally(verdicts(blocks))} {why}")]
+    told = [] if study.scale.name == "quick" else [Text(tally(verdicts(blocks))), Text(why)]
     return [*told, *blocks, _slips()]
 
 
