@@ -96,7 +96,8 @@ def _render(study: Study) -> list[Block]:
     words = (
         "Each method with the hyper-parameters that are best for it, the model sent down in full; the band "
         "is one deviation over seeds (of losses as far down as up, in decades). The ideal sends exact "
-        "gradients and is a bound, not a contender."
+        "gradients, with one pair that was not tuned: a reference, not a bound. At that step it, too, can "
+        "lose its way for some rounds."
     )
     return curves_section(study, "Full", "fig-accuracy", words)
 
