@@ -14,7 +14,7 @@ from signfade.lab.reproduce.document import Block, Table, Text
 from signfade.lab.reproduce.drawing import curve_of
 from signfade.lab.reproduce.fig_accuracy import best_cells
 from signfade.lab.reproduce.fig_quantisation import at_bits
-from signfade.lab.reproduce.fig_regression import SIGNSGD, below, chosen, floors
+from signfade.lab.reproduce.fig_regression import OPTIMUM, SIGNSGD, below, chosen, floors
 from signfade.lab.reproduce.grid import COLUMNS, Column, Pair, cell, pair_text
 from signfade.lab.reproduce.paper import Claim, read_paper
 from signfade.lab.reproduce.records import Record, accuracies, shared_seeds
@@ -26,8 +26,6 @@ __all__ = ["CLAIMS", "Finding", "findings"]
 
 Word = Literal["held", "in part", "not held", "missing"]
 PAIR: Pair = (1e-3, 0.9)  # of which the paper's sentences speak
-CHANCE = 0.1
-OPTIMUM = 0.85  # least loss a sample of the regression, about 1 - M/(K N)
 
 
 @dataclass(frozen=True)
@@ -64,21 +62,22 @@ def _best(study: Study, head: str, quantity: str) -> list[Record]:
     return []
 
 
-def _late(record: Record) -> float:
-    """Mean of the last ten looks at the accuracy; chance where the model was lost."""
-    looks = [value for value in record.curve.get("accuracy", []) if value is not None]
-    return CHANCE if record.diverged is not None or not looks else mean(looks[-10:])
-
-
 def _gain(ours: list[Record], theirs: list[Record], *, late: bool = False) -> float | None:
     """Difference of mean accuracies over the seeds that both have, at the end or over the last ten looks."""
     pair = shared_seeds(ours, theirs)
-    values = [[_late(one) for one in records] if late else accuracies(records) for records in pair]
+    values = [[one.late_accuracy for one in records] if late else accuracies(records) for records in pair]
     return mean(values[0]) - mean(values[1]) if all(values) else None
 
 
 def _best_gain(study: Study, head: str, quantity: str, late: bool = False) -> float | None:
     return _gain(_best(study, head, quantity), _best(study, "signsgd", quantity), late=late)
+
+
+def _pair_gain(study: Study, head: str, quantity: str, pair: Pair) -> float | None:
+    """The gain at one pair, None until both cells have all their seeds."""
+    columns = [_column(name, quantity) for name in (head, "signsgd")]
+    cells = [cell(study.scale, study.records, column, pair) for column in columns]
+    return _gain(*cells) if min(map(len, cells)) >= study.scale.seeds else None
 
 
 def _needed(study: Study, head: str, pair: Pair) -> float | None:
@@ -133,9 +132,8 @@ def _prior(study: Study) -> Finding:
 def _points(head: str) -> Callable[[Study], Finding]:
     def find(study: Study) -> Finding:
         claim = read_paper().claims[head].number
-        cells = [cell(study.scale, study.records, _column(name), PAIR) for name in (head, "signsgd")]
-        alike, best = _gain(*cells), _best_gain(study, head, "Full")
-        if alike is None or best is None or claim is None or min(map(len, cells)) < study.scale.seeds:
+        alike, best = _pair_gain(study, head, "Full", PAIR), _best_gain(study, head, "Full")
+        if alike is None or best is None or claim is None:
             return _UNKNOWN
         words = f"{_signed(alike)} points at {pair_text(PAIR)}; {_signed(best)}, best cell against best cell"
         return Finding(_judge(gain >= claim - 0.015 for gain in (alike, best)), words)
@@ -162,18 +160,14 @@ def _downlink(study: Study) -> Finding:
 def _compressed(study: Study) -> Finding:
     tests, told = [], []
     for head in ("gaussian", "laplacian"):
-        gains = []
-        for pair in PAIRS:
-            cells = [
-                cell(study.scale, study.records, _column(name, "DC"), pair) for name in (head, "signsgd")
-            ]
-            gain = _gain(*cells)
-            if gain is None or min(map(len, cells)) < study.scale.seeds:
-                return _UNKNOWN
-            gains.append(gain)
-        tests += [gain > 0 for gain in gains]
+        found = [_pair_gain(study, head, "DC", pair) for pair in PAIRS]
+        gains = [gain for gain in found if gain is not None]
+        if len(gains) < len(found):
+            return _UNKNOWN
+        wins = [gain > 0 for gain in gains]
+        tests += wins
         told.append(
-            f"{head.capitalize()} ends above signSGD in {sum(gain > 0 for gain in gains)} of {len(gains)} "
+            f"{head.capitalize()} ends above signSGD in {sum(wins)} of {len(wins)} "
             f"pairs ({', '.join(map(_signed, gains))} points)"
         )
     order = ", ".join(map(pair_text, PAIRS))
@@ -198,16 +192,15 @@ def _quantisation(study: Study) -> Finding:
 
 def _variance(study: Study) -> Finding:
     names = {"signsgd": "signSGD", "gaussian": "Gaussian", "laplacian": "Laplacian"}
+    last, all_rounds = {}, {}
+    for head in names:
+        records = _best(study, head, "Full")
+        curve = curve_of(records, "accuracy")
+        if len(records) < 3 or curve is None:
+            return _UNKNOWN
+        last[head], all_rounds[head] = stdev(accuracies(records)), float(curve[2].mean())
     tests, told = [], []
-    for when in ("in the last round", "mean over all rounds"):
-        spreads = {}
-        for head in names:
-            records = _best(study, head, "Full")
-            curve = curve_of(records, "accuracy")
-            if len(records) < 3 or curve is None:
-                return _UNKNOWN
-            last = when == "in the last round"
-            spreads[head] = stdev(accuracies(records)) if last else float(curve[2].mean())
+    for when, spreads in (("in the last round", last), ("mean over all rounds", all_rounds)):
         tests += [spreads[head] < spreads["signsgd"] for head in ("gaussian", "laplacian")]
         told.append(f"{when}: {', '.join(f'{names[h]} {100 * v:.1f}' for h, v in spreads.items())}")
     return Finding(

@@ -22,7 +22,7 @@ from signfade.lab.style import figure_style
 from signfade.lab.table import spread_text
 from signfade.settings import RunSettings
 
-__all__ = ["FIG_REGRESSION", "SIGNSGD", "below", "chosen", "floors"]
+__all__ = ["FIG_REGRESSION", "OPTIMUM", "SIGNSGD", "below", "chosen", "floors"]
 
 # In units of 1/L. The paper's step is 1/L, which a sign of size one cannot use: the gradient has hundreds. So
 # signSGD may choose, by how it ends. Steps stand close: too short a step does not arrive in time; a longer
@@ -38,6 +38,7 @@ STEPS: dict[str, tuple[float, ...]] = {
     "ideal": (1.0,),
 }
 SIGNSGD = ("vote", "signsum")
+OPTIMUM = 0.85  # least loss a sample, about 1 - M/(K N)
 KINDS = {"homogeneous": False, "heterogeneous": True}
 
 
@@ -110,9 +111,9 @@ def _render(study: Study) -> list[Block]:
         "where these gradients have hundreds, so signSGD takes the step that is best for it, of six for "
         f"each reading, chosen on these very seeds. The number of rounds, {study.scale.regression_rounds}, "
         "decides that step: with a shorter one signSGD would end lower, and later. Most of the raw loss is "
-        "the optimum itself (about 1 - M/(K N) = 0.85 a sample), so that in raw loss all differences are "
-        "far smaller. `best` undoes the shrinkage of its estimate: it is there first and stays at a higher "
-        "floor, as with a larger step."
+        f"the optimum itself (about 1 - M/(K N) = {OPTIMUM:g} a sample), so that in raw loss all "
+        "differences are far smaller. `best` undoes the shrinkage of its estimate: it is there first and "
+        "stays at a higher floor, as with a larger step."
     )
     about = "Excess loss of the regression over the rounds, homogeneous and heterogeneous devices"
     return [Text(words), picture(figure, "fig-regression", about), _table(study)]

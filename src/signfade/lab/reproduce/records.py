@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from statistics import stdev
+from statistics import mean, stdev
 from typing import Any
 
 from signfade.lab.config import deciding, load
@@ -137,13 +137,22 @@ class Record:
         return None if value is None else float(value)
 
     @property
+    def late_accuracy(self) -> float:
+        """Mean test accuracy over the last ten evaluations; chance for a model that diverged."""
+        last = self._last_ten
+        return CHANCE if self.diverged is not None or not last else mean(last)
+
+    @property
+    def _last_ten(self) -> list[float]:
+        return [value for value in self.curve.get("accuracy", [])[-10:] if value is not None]
+
+    @property
     def unsteady(self) -> bool:
         """Whether accuracy goes up and down over the last ten evaluations: noise of more than 3 points.
 
         Taken from the differences of neighbours, so that a steady rise is not noise.
         """
-        last = [value for value in self.curve.get("accuracy", [])[-10:] if value is not None]
-        steps = [after - before for before, after in pairwise(last)]
+        steps = [after - before for before, after in pairwise(self._last_ten)]
         return self.diverged is None and len(steps) > 1 and stdev(steps) / math.sqrt(2) > _STEADY
 
     def value(self, key: str) -> float | None:

@@ -125,12 +125,14 @@ def _readings(study: Study) -> list[Block]:
         rows.append([pair_text(pair), f"{printed[pair]:.2f}", *texts])
     words = (
         'What "Full" means for signSGD is unclear (see the link budget); both readings at the budget of this '
-        f"page. Mean absolute distance from the paper's column: {told}. The nearer is **{best}**"
+        "page."
     )
-    kept = f"; the table above has the {FULL_READING}."
-    if study.scale.name == "quick":
-        words, kept = words.partition(" Mean absolute")[0], ""
-    return [Text(words + kept), Table(["step / momentum", "paper, Full", *READINGS], rows)]
+    if study.scale.name != "quick":
+        words += (
+            f" Mean absolute distance from the paper's column: {told}. The nearer is **{best}**; the table "
+            f"above has the {FULL_READING}."
+        )
+    return [Text(words), Table(["step / momentum", "paper, Full", *READINGS], rows)]
 
 
 def _printed_runs(scale: Scale, pair: Pair) -> list[RunSettings]:
