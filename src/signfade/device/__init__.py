@@ -11,9 +11,10 @@ from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_re
 from signfade.device.quantize import LogQuantizer, Quantizer, UniformQuantizer
 from signfade.device.rotate import rotate, rotated_size, unrotate
 from signfade.device.scalar_code import ScalarCode
-from signfade.device.sign import one_bit, pack_signs, sign, unpack_signs
+from signfade.device.sign import Bits, one_bit, pack_signs, sign, unpack_signs
 
 __all__ = [
+    "Bits",
     "LloydMaxQuantizer",
     "LogQuantizer",
     "Packet",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape, check_tensor
-from signfade.device.prior import check_segments, spread
+from signfade.device.prior import check_segments
+from signfade.kernels import pack_above
 
-__all__ = ["one_bit", "pack_signs", "sign", "unpack_signs"]
+__all__ = ["Bits", "one_bit", "pack_signs", "sign", "unpack_signs"]
 
 
 def sign(x: Tensor) -> Tensor:
@@ -40,7 +42,57 @@ def sign(x: Tensor) -> Tensor:
     return _below_to_sign(x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
-def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> Tensor:
+@dataclass(frozen=True)
+class Bits:
+    """One bit per coordinate of K devices, eight to a byte: what is sent over the air.
+
+    Attributes:
+        packed: uint8 `[K, ceil(M/8)]`; bit 1 is +1, the first coordinate is the top bit, unused bits are 0.
+        size: Number of coordinates M.
+
+    Example:
+        >>> bits = Bits.of(torch.tensor([[1.0, -1.0, 1.0]]))
+        >>> bits.packed, bits.shape
+        (tensor([[160]], dtype=torch.uint8), (1, 3))
+        >>> bits.signs()
+        tensor([[ 1., -1.,  1.]])
+    """
+
+    packed: Tensor
+    size: int
+
+    def __post_init__(self) -> None:
+        check_tensor("packed", self.packed)
+        width = -(-self.size // 8)
+        if self.packed.dtype != torch.uint8 or self.packed.dim() != 2 or self.packed.shape[1] != width:
+            got = f"{self.packed.dtype} {list(self.packed.shape)}"
+            raise ValueError(f"packed must be uint8 [K, {width}] for {self.size} bits; got {got}")
+
+    @classmethod
+    def of(cls, signs: Tensor) -> Bits:
+        """Pack signs, +1 or -1, `[K, M]`."""
+        check_tensor("signs", signs)
+        if signs.dim() != 2:
+            raise ValueError(f"signs must have shape [K, M]; got {list(signs.shape)}")
+        return cls(pack_signs(signs), signs.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(K, M)`."""
+        return len(self.packed), self.size
+
+    def __getitem__(self, rows: slice) -> Bits:
+        return Bits(self.packed[rows], self.size)
+
+    def signs(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the signs, +1 or -1, `[K, M]`."""
+        return unpack_signs(self.packed, self.size, dtype)
+
+
+def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> Bits:
     """Compress every device's gradient to the signs of its centred coordinates.
 
         s = sign(g - mean)
@@ -49,35 +101,37 @@ def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> T
     right only about the threshold that was really used. Compared, not subtracted, so that nothing rounds.
 
     Args:
-        g: Gradients, `[K, M]`, floating point, finite.
+        g: Gradients, `[K, M]`, float32 or float64, finite.
         mean: Thresholds, `[K]` or `[K, M]`; with segments `[K, S]`.
-        segments: Lengths of the S layers, which sum to M; None for one threshold a device or coordinate.
+        segments: Lengths of the S layers, which sum to M; None for one threshold per device or coordinate.
 
     Returns:
-        +1 or -1, `[K, M]`, in g's dtype.
+        The bits, packed; `one_bit(...).signs()` are the signs as numbers.
 
     Raises:
         ValueError: A shape is wrong, g or mean is not finite, or the segments do not sum to M.
 
     Example:
-        >>> one_bit(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([1.0]))
+        >>> one_bit(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([1.0])).signs()
         tensor([[-1.,  1.,  1.]])
 
     Reference: paper Sec. III-A and IV-A, normalisation and quantisation; docs/errata.md on Algorithm 1, which
     prints sign(g).
     """
     check_tensor("g", g)
-    if g.dim() != 2 or not g.is_floating_point():
-        raise ValueError(f"g must be floating point [K, M]; got {g.dtype} {list(g.shape)}")
+    if g.dim() != 2 or g.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"g must be float32 or float64 [K, M]; got {g.dtype} {list(g.shape)}")
     devices, size = g.shape
     check_finite("g", g)
     check_finite("mean", mean)
-    if segments is not None:
-        lengths = check_segments(segments, size)
-        check_shape("mean", mean, (devices, len(lengths)))
-        return _below_to_sign(g, spread(mean, lengths))
-    check_shape("mean", mean, (devices,), (devices, size))
-    return _below_to_sign(g, mean if mean.dim() == 2 else mean[:, None])
+    if segments is None:
+        check_shape("mean", mean, (devices,), (devices, size))
+        if mean.dim() == 2 and size != 1:
+            return Bits(pack_signs(_below_to_sign(g, mean)), size)
+        return Bits(pack_above(g, mean.reshape(devices, 1)), size)
+    lengths = check_segments(segments, size)
+    check_shape("mean", mean, (devices, len(lengths)))
+    return Bits(pack_above(g, mean, lengths), size)
 
 
 def pack_signs(signs: Tensor) -> Tensor:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
+from signfade.device import spread
+from signfade.kernels import fused_sum
+from signfade.uplink import Signals
 
 Form = Literal["corrected", "published"]
 FORMS: tuple[Form, ...] = ("corrected", "published")
@@ -62,3 +66,44 @@ def weighted_sum(mean: Tensor, centred: Tensor, weights: Tensor | None) -> Tenso
     if weights is None:
         return total.sum(dim=0)
     return torch.mv(total.T, weights.to(total))
+
+
+def by_layer(value: Tensor, segments: Sequence[int] | None) -> Tensor:
+    """Turn numbers of S layers, `[K, S]`, into one per coordinate, `[K, M]`; leave others alone."""
+    return value if segments is None else spread(value, segments)
+
+
+def fused(
+    rule: str,
+    y: Tensor | Signals,
+    h: Tensor,
+    sigma2: Tensor | None,
+    mean: Tensor | None = None,
+    scale: Tensor | None = None,
+    weights: Tensor | None = None,
+    form: str = "corrected",
+    segments: Sequence[int] | None = None,
+) -> Tensor | None:
+    """Add lazy signals up in one pass that never stores a symbol; None where that is not possible."""
+    if not isinstance(y, Signals) or y.dtype != torch.float32 or y.bits.packed.device.type != "cpu":
+        return None
+    if any(value is not None and value.ndim == 2 for value in (mean, scale)) and segments is None:
+        return None
+    known = None
+    if h is not y.link.h or (sigma2 is not None and sigma2 is not y.link.sigma2):
+        known = (h, y.link.sigma2 if sigma2 is None else sigma2)
+    bits, link = y.bits, y.link
+    return fused_sum(
+        rule,
+        bits.packed,
+        bits.size,
+        link.h,
+        link.sigma2,
+        mean,
+        scale,
+        weights,
+        y.keys,
+        form=form,
+        segments=segments,
+        known=known,
+    )

@@ -7,38 +7,50 @@ worse: it cannot saturate when the noise is small.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
-from signfade.server._sum import LARGEST_RATIO, Form, check_received, column, weighted_sum
+from signfade.server._sum import (
+    LARGEST_RATIO,
+    Form,
+    by_layer,
+    check_received,
+    column,
+    fused,
+    weighted_sum,
+)
+from signfade.uplink import Signals, symbols
 
 __all__ = ["blmmse", "blmmse_covariance"]
 
 
 def blmmse(
-    y: Tensor,
+    y: Tensor | Signals,
     h: Tensor,
     sigma2: Tensor,
     mean: Tensor,
     scale: Tensor,
     weights: Tensor | None = None,
     form: Form = "corrected",
+    segments: Sequence[int] | None = None,
 ) -> Tensor:
     """Bussgang-based linear minimum-MSE aggregation for iid coordinates.
 
     `ghat = sum_k alpha_k * (mean_k + scale_k * h_k * y_k / (h_k**2 + sigma2_k))`
 
     Args:
-        y: Received signals, `[K, M]`.
-        h: Channel gains, `[K]`.
+        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
+        h: Channel gains as the server knows them, `[K]`.
         sigma2: Variance of the real noise per symbol, `[K]`.
-        mean: Mean of each device's gradient, `[K]` or `[K, M]`.
-        scale: `E|g - mean|` of each device, `[K]` or `[K, M]`.
+        mean: Mean of each device's gradient, `[K]` or `[K, M]`; with segments `[K, S]`.
+        scale: `E|g - mean|` of each device, in the shape of the mean.
         weights: `alpha_k`, `[K]`; ones if None.
         form: `"corrected"`, or `"published"`: the paper prints `(2/pi) * h**2 + sigma2` in the denominator,
             against its own proof, where the bits have autocorrelation I.
+        segments: Lengths of the S layers where mean and scale differ by layer.
 
     Returns:
         The estimate of `sum_k alpha_k * g_k`, `[M]`.
@@ -51,6 +63,10 @@ def blmmse(
     Reference:
         Section IV-B.1, Proposition 2; docs/errata.md.
     """
+    total = fused("blmmse", y, h, sigma2, mean, scale, weights, form, segments)
+    if total is not None:
+        return total
+    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
     check_received(y, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form)
     bits_power = 2 / math.pi if form == "published" else 1.0
     gain, noise = h.double(), sigma2.double()

@@ -7,39 +7,52 @@ noise `n_k ~ N(0, sigma2_k)` and knows `h_k` and `sigma2_k`. For any prior symme
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from signfade._check import check_shape
-from signfade.server._sum import LARGEST_RATIO, Form, check_received, column, weighted_sum
+from signfade.server._sum import (
+    LARGEST_RATIO,
+    Form,
+    by_layer,
+    check_received,
+    column,
+    fused,
+    weighted_sum,
+)
 from signfade.server.vote import detect
-from signfade.uplink.channel import half_llr
+from signfade.uplink import Signals, half_llr, symbols
 
 __all__ = ["SBFLNetwork", "high_snr", "ideal", "sbfl", "zero_forcing"]
 
 
 def sbfl(
-    y: Tensor,
+    y: Tensor | Signals,
     h: Tensor,
     sigma2: Tensor,
     mean: Tensor,
     scale: Tensor,
     weights: Tensor | None = None,
     form: Form = "corrected",
+    segments: Sequence[int] | None = None,
 ) -> Tensor:
     """Scalable Bayesian aggregation: the minimum-MSE estimate of the summed gradient.
 
     `ghat = sum_k alpha_k * (mean_k + scale_k * tanh(h_k * y_k / sigma2_k))`
 
     Args:
-        y: Received signals, `[K, M]`.
-        h: Channel gains, `[K]`. A gain of zero gives the device no say beyond its mean.
+        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
+        h: Channel gains as the server knows them, `[K]`. A gain of zero gives the device no say beyond its
+            mean.
         sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
-        mean: Mean of each device's gradient, `[K]`, or `[K, M]` where it differs by layer.
-        scale: `E|g - mean|` of each device, `[K]` or `[K, M]`.
+        mean: Mean of each device's gradient, `[K]` or `[K, M]`; with segments `[K, S]`.
+        scale: `E|g - mean|` of each device, in the shape of the mean.
         weights: `alpha_k`, `[K]`; ones if None.
         form: `"corrected"`, or `"published"`: the paper prints `tanh(2*h*y/sigma2)`, which would be right if
             sigma2 were the variance of complex noise.
+        segments: Lengths of the S layers where mean and scale differ by layer.
 
     Returns:
         The estimate of `sum_k alpha_k * g_k`, `[M]`.
@@ -53,6 +66,10 @@ def sbfl(
     Reference:
         Propositions 1 and 3; docs/errata.md for the factor two.
     """
+    total = fused("sbfl", y, h, sigma2, mean, scale, weights, form, segments)
+    if total is not None:
+        return total
+    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
     check_received(y, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form)
     llr = half_llr(y, h, sigma2)
     if form == "published":
@@ -60,7 +77,14 @@ def sbfl(
     return weighted_sum(mean, column(scale, y) * torch.tanh(llr), weights)
 
 
-def high_snr(y: Tensor, h: Tensor, mean: Tensor, scale: Tensor, weights: Tensor | None = None) -> Tensor:
+def high_snr(
+    y: Tensor | Signals,
+    h: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weights: Tensor | None = None,
+    segments: Sequence[int] | None = None,
+) -> Tensor:
     """The limit of `sbfl` for vanishing noise: a weighted sum of the detected signs.
 
     `ghat = sum_k alpha_k * (mean_k + scale_k * sign(y_k / h_k))`
@@ -74,11 +98,22 @@ def high_snr(y: Tensor, h: Tensor, mean: Tensor, scale: Tensor, weights: Tensor 
     Reference:
         Corollary 1, first limit.
     """
+    total = fused("high_snr", y, h, None, mean, scale, weights, segments=segments)
+    if total is not None:
+        return total
+    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
     check_received(y, h, mean=mean, scale=scale, weights=weights)
     return weighted_sum(mean, column(scale, y) * detect(y, h), weights)
 
 
-def zero_forcing(y: Tensor, h: Tensor, mean: Tensor, scale: Tensor, weights: Tensor | None = None) -> Tensor:
+def zero_forcing(
+    y: Tensor | Signals,
+    h: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weights: Tensor | None = None,
+    segments: Sequence[int] | None = None,
+) -> Tensor:
     """Divide the channel out: the limit of `blmmse` for vanishing noise, used whatever the noise is.
 
     `ghat = sum_k alpha_k * (mean_k + scale_k * y_k / h_k)`
@@ -93,6 +128,10 @@ def zero_forcing(y: Tensor, h: Tensor, mean: Tensor, scale: Tensor, weights: Ten
     Reference:
         Corollary 1, second limit.
     """
+    total = fused("zero_forcing", y, h, None, mean, scale, weights, segments=segments)
+    if total is not None:
+        return total
+    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
     check_received(y, h, mean=mean, scale=scale, weights=weights)
     gain = column(h, y)
     ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain).clamp(-LARGEST_RATIO, LARGEST_RATIO)

@@ -11,15 +11,13 @@ from signfade.uplink.channel import (
     Link,
     draw_fading,
     error_probability,
-    flip_bits,
     half_llr,
-    transmit,
 )
-from signfade.uplink.code import Decoded, PolarCode, send_coded
+from signfade.uplink.code import Decoded, PolarCode
 from signfade.uplink.over_the_air import align, inversion_level
 from signfade.uplink.pathloss import OutsideValidity, cost231_hata
 from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
-from signfade.uplink.qpsk import qpsk_demodulate, qpsk_modulate
+from signfade.uplink.signals import Signals, symbols, transmit
 
 __all__ = [
     "Cell",
@@ -30,22 +28,20 @@ __all__ = [
     "OutsideValidity",
     "PolarCode",
     "Refined",
+    "Signals",
     "Sounding",
     "align",
     "cost231_hata",
     "draw_fading",
     "error_probability",
     "fit_levels",
-    "flip_bits",
     "half_llr",
     "inversion_level",
     "mean_snr_db",
     "noise_variance",
     "place_users",
-    "qpsk_demodulate",
-    "qpsk_modulate",
     "refine_gain",
-    "send_coded",
     "sound",
+    "symbols",
     "transmit",
 ]

@@ -7,7 +7,6 @@ Signal model, symbol m of device k in one round: `y = h s + n`, `s = +1 or -1`, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +15,9 @@ from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 
-__all__ = ["Link", "Noise", "draw_fading", "error_probability", "flip_bits", "half_llr", "transmit"]
+__all__ = ["Link", "draw_fading", "error_probability", "half_llr"]
 
 FADING = ("gaussian", "rayleigh", "rician", "none")
-
-Noise = torch.Generator | NDArray[np.uint64]
 
 
 def _check_symbols(name: str, symbols: Tensor, h: Tensor, sigma2: Tensor) -> None:
@@ -41,11 +38,6 @@ def _check_link(h: Tensor, sigma2: Tensor, devices: int) -> None:
     check_finite("h", h)
     check_positive("sigma2", sigma2, zero=True)
     check_finite("sigma2", sigma2)
-
-
-def _check_signs(signs: Tensor) -> None:
-    if not bool((signs.abs() == 1).all()):
-        raise ValueError("signs must be +1 or -1 everywhere (sign(0) is +1); got something else")
 
 
 def _snr(h: Tensor, sigma2: Tensor) -> Tensor:
@@ -133,55 +125,6 @@ def draw_phasors(count: int, generator: np.random.Generator, ratio: float) -> ND
     return phasors
 
 
-def _standard_normal(noise: Noise, like: Tensor) -> Tensor:
-    """Return unit noise in the shape and dtype of `like`, a fresh tensor."""
-    if isinstance(noise, torch.Generator):
-        return torch.randn(like.shape, generator=noise, dtype=like.dtype, device=like.device)
-    keys: NDArray[Any] = np.asarray(noise)
-    if keys.dtype != np.uint64 or keys.shape != (like.shape[0],):
-        got = f"{keys.dtype} {list(keys.shape)}"
-        raise ValueError(f"noise must be a torch.Generator or uint64 keys [{like.shape[0]}]; got {got}")
-    # Imported late: compiled code takes a while to load, and most callers of this module never need it.
-    from signfade.kernels import standard_normal
-
-    return torch.from_numpy(standard_normal(keys, like.shape[1])).to(like)
-
-
-def transmit(signs: Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Tensor:
-    """Send one symbol per coordinate over every device's own subchannel: `y = h s + n`, `n ~ N(0, sigma2)`.
-
-    `sigma2` is the variance of the real noise on one symbol; signs have unit power.
-
-    Args:
-        signs: `[K, M]`, +1 or -1, float32 or float64.
-        h: gains `[K]`.
-        sigma2: noise variances `[K]`; zero for a noiseless link.
-        noise: a torch.Generator, or the K uint64 keys of the devices' noise streams
-            ([`keys.stream_keys`][signfade.keys.stream_keys]). With keys a device's noise depends on its key
-            alone, not on its place among the others; it is float32 inside and stays within 6.4 deviations.
-
-    Returns:
-        Received symbols `[K, M]`, of the dtype of `signs`.
-
-    Raises:
-        ValueError: shapes that do not match, a gain that is not finite, a negative variance, signs other than
-            +1 and -1.
-
-    Example:
-        >>> signs = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
-        >>> transmit(signs, torch.tensor([2.0, -0.5]), torch.zeros(2), torch.Generator().manual_seed(1))
-        tensor([[ 2.0000, -2.0000],
-                [-0.5000, -0.5000]])
-
-    Reference: Sec. II, "Uplink transmission".
-    """
-    _check_symbols("signs", signs, h, sigma2)
-    _check_signs(signs)
-    y = _standard_normal(noise, signs)
-    # In place, but on the fresh noise only.
-    return y.mul_(sigma2.sqrt().to(signs)[:, None]).addcmul_(signs, h.to(signs)[:, None])
-
-
 def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tensor:
     """Return half the log-likelihood ratio of every bit given its symbol.
 
@@ -244,40 +187,3 @@ def error_probability(snr: Tensor) -> Tensor:
     """
     check_positive("snr", snr, zero=True)
     return torch.erfc((snr / 2).sqrt()) / 2
-
-
-def flip_bits(signs: Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Tensor:
-    """Return what hard decisions make of the bits: each one flipped with probability `Q(|h|/sigma)`.
-
-    Has exactly the law of `sign(y / h)` after [`transmit`][signfade.uplink.transmit], without forming y; with
-    keys it makes the very decisions that `transmit` would lead to with the same keys. A dead link (`h = 0`)
-    flips every bit with probability 1/2, noiseless or not.
-
-    Args:
-        signs: `[K, M]`, +1 or -1, float32 or float64.
-        h: gains `[K]`.
-        sigma2: variances of the real noise `[K]`; zero for a noiseless link.
-        noise: a torch.Generator, or the K uint64 keys of the devices' noise streams.
-
-    Returns:
-        Decided signs `[K, M]`, of the dtype of `signs`.
-
-    Example:
-        >>> signs = torch.tensor([[1.0, -1.0, -1.0]])
-        >>> flip_bits(signs, torch.tensor([-0.1]), torch.tensor([0.0]), torch.Generator().manual_seed(1))
-        tensor([[ 1., -1., -1.]])
-
-    Reference: Sec. II, "Majority-voting for aggregation" (maximum-likelihood detection).
-    """
-    _check_symbols("signs", signs, h, sigma2)
-    _check_signs(signs)
-    snr = _snr(h, sigma2)[:, None]
-    if isinstance(noise, torch.Generator):
-        # float64: the 24 bits of a float32 uniform cannot tell an error rate below 6e-8 from that one.
-        uniform = torch.rand(signs.shape, generator=noise, dtype=torch.float64, device=signs.device)
-        wrong = uniform < error_probability(snr)
-    else:
-        # y/h has the sign of s (|h|/sigma + s sign(h) n).
-        along = _standard_normal(noise, signs) * signs * torch.where(h < 0, -1.0, 1.0).to(signs)[:, None]
-        wrong = along < -snr.sqrt()
-    return torch.where(wrong, -signs, signs)

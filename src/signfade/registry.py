@@ -1,0 +1,121 @@
+"""Named choices: aggregators, data sets, models, attacks and compressors, built in or a user's own.
+
+Every kind has one `Registry`. A built-in entry registers itself where it is defined; a user's own is named by
+`package.module:function` or `file.py:function` and needs no registration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Registry", "is_import_path", "load_function", "user_code"]
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Entries of one kind by name.
+
+    Args:
+        setting: The setting that names an entry, for messages: `"method.aggregator"`.
+        adopt: Makes an entry of a user's own function; called with its import path and the function.
+
+    Example:
+        >>> shapes = Registry("shape.name", adopt=lambda path, function: function)
+        >>> shapes.add("unit", lambda: 1.0)
+        >>> shapes.names(), shapes.find("unit")(), shapes.find("math:hypot")(3, 4)
+        (['unit'], 1.0, 5.0)
+        >>> shapes.find("circle")
+        Traceback (most recent call last):
+        ValueError: shape.name must be one of unit, or package.module:function; got 'circle'
+    """
+
+    def __init__(self, setting: str, adopt: Callable[[str, Callable[..., Any]], T]) -> None:
+        self._setting, self._adopt = setting, adopt
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str, entry: T) -> None:
+        """Add a built-in entry.
+
+        Raises:
+            ValueError: The name is taken.
+        """
+        if name in self._entries:
+            raise ValueError(f"{self._setting} {name!r} is registered twice")
+        self._entries[name] = entry
+
+    def names(self) -> list[str]:
+        """Return the names of the built-in entries, in the order in which they were added."""
+        return list(self._entries)
+
+    def items(self) -> list[tuple[str, T]]:
+        """Return the built-in entries by name."""
+        return list(self._entries.items())
+
+    def find(self, name: str) -> T:
+        """Return an entry by its name or import path.
+
+        Raises:
+            ValueError: There is no such entry, or the user's module cannot be loaded.
+        """
+        if name in self._entries:
+            return self._entries[name]
+        if is_import_path(name):
+            return self._adopt(name, load_function(name))
+        known = ", ".join(self._entries)
+        raise ValueError(
+            f"{self._setting} must be one of {known}, or package.module:function; got {name!r}"
+        )
+
+
+@contextmanager
+def user_code(name: str) -> Iterator[None]:
+    """Turn whatever a user's own code raises into one sentence with its name; the cause stays attached."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise ValueError(f"{name} failed with {type(error).__name__}: {reason}") from error
+
+
+def is_import_path(name: str) -> bool:
+    """Tell whether `name` looks like `package.module:function` or `path/to/file.py:function`."""
+    return ":" in name
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Return the function that `package.module:function` or `file.py:function` names.
+
+    Example:
+        >>> load_function("math:hypot")(3, 4)
+        5.0
+
+    Raises:
+        ValueError: The module cannot be found or loaded, or has no such function.
+    """
+    where, _, name = path.rpartition(":")
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except Exception as error:  # whatever its author wrote
+        kind = "" if isinstance(error, ImportError | OSError) else f"{type(error).__name__}: "
+        raise ValueError(f"cannot import {where!r} for {path!r}: {kind}{error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"{where!r} has no function {name!r}, needed for {path!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _load_file(file: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ImportError(f"no such file: {file}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)  # so that classes of the file can find their module
+    spec.loader.exec_module(module)
+    return module
