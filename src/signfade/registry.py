@@ -69,9 +69,7 @@ class Registry(Generic[T]):
         if is_import_path(name):
             return self._adopt(name, load_function(name))
         known = ", ".join(self._entries)
-        raise ValueError(
-            f"{self._setting} must be one of {known}, or package.module:function; got {name!r}"
-        )
+        raise ValueError(f"{self._setting} must be one of {known}, or package.module:function; got {name!r}")
 
 
 @contextmanager

@@ -101,9 +101,7 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
     if isinstance(template, list | tuple):
         return _rebuilt_list(path, template, tensors, used)
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
-        named = {
-            name: _rebuilt(_join(path, name), item, tensors, used) for name, item in _children(template)
-        }
+        named = {name: _rebuilt(_join(path, name), item, tensors, used) for name, item in _children(template)}
         return dataclasses.replace(template, **named)
     if isinstance(template, dict):
         if not template:  # its keys were not known before the first round

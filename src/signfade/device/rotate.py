@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite
+from signfade.kernels import hadamard
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["rotate", "rotated_size", "unrotate"]
@@ -157,7 +157,7 @@ def _factor(order: int) -> NDArray[np.float64]:
 
 @cache
 def _codes(order: int, inverse: bool) -> NDArray[np.uint16]:
-    """Return where each row of the factor finds its sums of four inputs, `[p, p/4]`, see `_hadamard._mix`."""
+    """Return where each row of the factor finds its sums of four inputs, `[p, p/4]`, see `hadamard._mix`."""
     factor = _factor(order).T if inverse else _factor(order)
     negative = (factor < 0)[:, : order // 4 * 4].reshape(order, -1, 4)
     number = negative @ np.array([1, 2, 4, 8]) + 16 * np.arange(order // 4)
@@ -184,7 +184,7 @@ def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool, thr
     order, power = _shape(size)
     rows = x.detach().reshape(-1, x.shape[-1])
     signs = _signs(seed, size)
-    if rows.device.type == "cpu" and find_spec("numba") is not None:
+    if rows.device.type == "cpu":
         out = torch.from_numpy(_compiled(rows.contiguous().numpy(), signs, order, power, inverse, threads))
     else:
         out = _portable(rows, torch.from_numpy(signs).to(rows), order, power, inverse)
@@ -201,9 +201,6 @@ def _compiled(
     inverse: bool,
     threads: int | None,
 ) -> NDArray[Any]:
-    # Imported late: compiled code takes a while to load.
-    from signfade.device import _hadamard
-
     devices, n = len(rows), order * power
     block = min(power, _BLOCK)
     factor = _factor(order).astype(rows.dtype)
@@ -215,25 +212,25 @@ def _compiled(
     if devices >= threads:
 
         def whole(first: int, last: int) -> None:
-            _hadamard.whole_devices(rows, factor, codes, signs, inverse, scale, out, block, first, last)
+            hadamard.whole_devices(rows, factor, codes, signs, inverse, scale, out, block, first, last)
 
         run_ranges(whole, devices, threads)
         return out
     middle = np.empty((devices, n), rows.dtype) if inverse else out
 
     def within(first: int, last: int) -> None:
-        _hadamard.within_blocks(rows, signs, not inverse, scale, middle, block, first, last)
+        hadamard.within_blocks(rows, signs, not inverse, scale, middle, block, first, last)
 
     def across(first: int, last: int) -> None:
-        _hadamard.across_blocks(middle, factor, codes, signs, inverse, scale, out, block, first, last)
+        hadamard.across_blocks(middle, factor, codes, signs, inverse, scale, out, block, first, last)
 
     run_ranges(within, devices * (n // block), threads)
-    run_ranges(across, devices * (block // min(_hadamard.STRIP, block)), threads)
+    run_ranges(across, devices * (block // min(hadamard.STRIP, block)), threads)
     return out
 
 
 def _portable(x: Tensor, signs: Tensor, order: int, power: int, inverse: bool) -> Tensor:
-    """The same transform in torch alone: for other devices, and where numba is not installed."""
+    """The same transform in plain torch, for tensors on other devices."""
     devices, n = len(x), order * power
     if not inverse:
         x = torch.nn.functional.pad(x * signs, (0, n - x.shape[1]))

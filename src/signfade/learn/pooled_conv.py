@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from signfade.kernels import winograd
-from signfade.kernels.noise import backend_of
+from signfade.kernels import pooling, winograd
 
 __all__ = ["PooledConv"]
 
@@ -53,14 +51,9 @@ class PooledConv(nn.Conv2d):
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether the compiled path takes these tensors: plain float32 on the CPU, with numba."""
+    """Whether the compiled path takes these tensors: plain float32 on the CPU."""
     plain = not any(map(torch._C._functorch.is_functorch_wrapped_tensor, (x, weight)))
-    return plain and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32 and _compiled()
-
-
-@cache
-def _compiled() -> bool:
-    return backend_of("auto") == "numba"
+    return plain and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
 
 
 def _last(x: Tensor) -> Tensor:
@@ -71,22 +64,18 @@ def _last(x: Tensor) -> Tensor:
 class _PooledConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        from signfade.kernels import compiled_pool
-
         x, weight = x.detach(), weight.detach()
         y = winograd.conv5x5(x, weight) if winograd.fits(x, weight) else _last(functional.conv2d(x, weight))
         samples, height, width, channels = y.shape
         z = torch.empty(samples, height // 2, width // 2, channels, dtype=torch.float32)
         winner = torch.empty(z.shape, dtype=torch.uint8)
-        compiled_pool.pool(y.numpy(), bias.detach().numpy(), z.numpy(), winner.numpy())
+        pooling.pool(y.numpy(), bias.detach().numpy(), z.numpy(), winner.numpy())
         ctx.save_for_backward(x, weight, winner)
         return z.permute(0, 3, 1, 2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        from signfade.kernels import compiled_pool
-
         x, weight, winner = ctx.saved_tensors
         g = _last(grad)
         sent = (g.numpy(), winner.numpy())
@@ -96,30 +85,28 @@ class _PooledConv(torch.autograd.Function):
         to_x = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
             flat = torch.zeros(x.numel(), dtype=torch.float32)
-            compiled_pool.input_gradient(*sent, _last(weight).view(-1).numpy(), *patch, flat.numpy())
+            pooling.input_gradient(*sent, _last(weight).view(-1).numpy(), *patch, flat.numpy())
             to_x = flat.view(len(x), height, width, inputs).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1] and rows * inputs < _SHORT_ROW:
             to_weight = _dense_weight_gradient(g, winner, x, weight)
         elif ctx.needs_input_grad[1]:
             flat = torch.zeros(weight.numel(), dtype=torch.float32)
-            compiled_pool.weight_gradient(*sent, _last(x).view(-1).numpy(), *patch, flat.numpy())
+            pooling.weight_gradient(*sent, _last(x).view(-1).numpy(), *patch, flat.numpy())
             to_weight = flat.view(channels, rows, rows, inputs).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[2]:
             to_bias = torch.zeros(channels, dtype=torch.float32)
-            compiled_pool.bias_gradient(*sent, to_bias.numpy())
+            pooling.bias_gradient(*sent, to_bias.numpy())
         return to_x, to_weight, to_bias
 
 
 def _dense_weight_gradient(g: Tensor, winner: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """Return the weights' gradient by torch's own kernel from the gradient before pooling."""
-    from signfade.kernels import compiled_pool
-
     samples, _, height, width = x.shape
     side = weight.shape[2] - 1
     shape = (samples, height - side, width - side, len(weight))
     whole = shape[1] % 2 == 0 and shape[2] % 2 == 0
     full = (torch.empty if whole else torch.zeros)(shape, dtype=torch.float32)
-    compiled_pool.spread(g.numpy(), winner.numpy(), full.numpy())
+    pooling.spread(g.numpy(), winner.numpy(), full.numpy())
     plain = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     _, result, _ = torch.ops.aten.convolution_backward(
         full.permute(0, 3, 1, 2), x, weight, None, *plain, [False, True, False]

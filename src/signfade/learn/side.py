@@ -86,7 +86,7 @@ class CodedScalars:
         bits = self._to_bits(received.layer_mean, received.layer_scale)
         air = received.true_link
         keys = stream_keys(self._seed, "side noise", round, devices)
-        y = transmit(1 - 2 * self.code.encode(bits).float(), air.h, air.sigma2, keys)
+        y = transmit(1 - 2 * self.code.encode(bits).float(), air.h, air.sigma2, keys).y
         llr = 2 * half_llr(y, known.h, known.sigma2)
         words, passed = self.code.decode(llr)
         turned = torch.zeros_like(passed)

@@ -79,9 +79,7 @@ class Optimizer:
 class _TorchOptimizer(Optimizer):
     """An optimiser of torch.optim on the flat weights, the estimate standing in for the gradient."""
 
-    def __init__(
-        self, kind: type[torch.optim.Optimizer], settings: ServerSettings, unit: float
-    ) -> None:
+    def __init__(self, kind: type[torch.optim.Optimizer], settings: ServerSettings, unit: float) -> None:
         super().__init__(settings, unit)
         self._kind = kind
         self._options = {"momentum": settings.momentum} if settings.momentum > 0 else {}

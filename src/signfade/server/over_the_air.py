@@ -18,6 +18,8 @@ from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 from signfade.device.sign import sign
+from signfade.kernels.mixture import mixture_range
+from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["over_the_air", "superposed_vote"]
 
@@ -81,10 +83,6 @@ def over_the_air(
     if len(parts.level) == 1:
         estimate = parts.slope * signal
     else:
-        # Imported late: compiled code takes a while to load.
-        from signfade.kernels.threads import available_threads, run_ranges
-        from signfade.server._air_kernel import mixture_range
-
         estimate = np.empty(len(signal))
         adjusted = parts.value - parts.slope * parts.level
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_choice, check_shape, check_tensor
+from signfade.kernels.polar import decode_range
+from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["CHECKS", "Decoded", "PolarCode"]
 
@@ -178,10 +180,6 @@ class PolarCode:
         return decoded._replace(passed=decoded.passed & heard)
 
     def _decode(self, channel: NDArray[np.float32]) -> Decoded:
-        # Imported late: compiled code takes a while to load.
-        from signfade.kernels.threads import available_threads, run_ranges
-        from signfade.uplink._polar_kernel import decode_range
-
         bits = np.empty((len(channel), self.payload), dtype=np.uint8)
         passed = np.empty(len(channel), dtype=np.bool_)
         numbers = (self.paths, self.payload, CHECKS[self.check], self.check, self._mask)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_choice, check_positive, check_shape
+from signfade.kernels import standard_normal
 from signfade.uplink.channel import FADING, Link, draw_phasors
 
 __all__ = ["GainEstimate", "Refined", "Sounding", "fit_levels", "refine_gain", "sound"]
@@ -116,8 +117,6 @@ def sound(
     who = np.arange(devices) if chosen is None else chosen
     check_shape("sigma2", sigma2, (len(who),))
     check_positive("sigma2", sigma2, zero=True)
-    from signfade.kernels import standard_normal  # late: compiled code takes a while to load
-
     noise = standard_normal(keys, 2 * pilots).astype(np.float64).reshape(len(who), 2, pilots).mean(axis=2)
     noise *= sigma2.double().sqrt().numpy()[:, None]
     sent = np.ones(len(who)) if amplitude is None else amplitude.double().numpy()

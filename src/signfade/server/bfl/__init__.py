@@ -1,6 +1,6 @@
 """Joint posterior of all devices' gradients (Section III of the paper), from exact to linear."""
 
-from signfade.server.bfl._pairs import pair_sums
+from signfade.kernels.gram import pair_sums
 from signfade.server.bfl.correlation import (
     CorrelationState,
     initial_correlation,

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from signfade.kernels.sign_moments import sign_moments
 from signfade.kernels.threads import available_threads, run_ranges
 
 Array = NDArray[np.float64]
@@ -48,8 +49,6 @@ def orthant_tables(correlation: Array, points: int = 4096) -> tuple[Array, Array
 
 def sign_moment(matrices: Array, nodes: int = 16) -> Array:
     """`E[prod_i sign(g_i)]` for correlation matrices `[B, n, n]`, n even; shape `[B]`."""
-    from signfade.server.bfl import _sign_moments  # late: compiled code takes a while to load
-
     if matrices.shape[1] == 0:
         return np.ones(len(matrices))
     x, w = np.polynomial.legendre.leggauss(nodes)
@@ -57,7 +56,7 @@ def sign_moment(matrices: Array, nodes: int = 16) -> Array:
     out = np.empty(len(matrices))
 
     def work(first: int, last: int) -> None:
-        _sign_moments.sign_moments(matrices, x, w, first, last, out)
+        sign_moments(matrices, x, w, first, last, out)
 
     run_ranges(work, len(out), available_threads())
     return out

@@ -8,13 +8,13 @@ entry has the error variance `1/e**2`.
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from signfade.kernels.shrink import least_squares, shrink_common, sweeps
 from signfade.server.bfl.lowrank import LowRank, leading, mapped, valid_low_rank
 
 Float64 = NDArray[np.float64]
@@ -37,14 +37,11 @@ def shrink_bits(bits: Float64, precision: Float64) -> Float64:
     squares = _off_diagonal_squares(precision)
     edge = _noise_edge(devices, precision)
     total = float(root @ seen @ root)
-    shared = _shrink_common(total, squares)
+    shared = shrink_common(total, squares)
     if devices <= 2:
         return np.full_like(bits, shared)
     given = (seen, root, edge, squares, total, shared, _SWEEPS)
-    if devices <= _EIGH_LIMIT and find_spec("numba") is not None:
-        # Imported late: compiled code takes a while to load.
-        from signfade.server.bfl._sweeps import sweeps
-
+    if devices <= _EIGH_LIMIT:
         shared, values, vectors = sweeps(*given)
     else:
         shared, values, vectors = _sweeps(*given)
@@ -76,10 +73,10 @@ def _sweeps(
         values, vectors = values[kept], vectors[:, kept]
         if len(values) == 0 and not diagonal.any():
             break  # pure noise, and so it would be again
-        strength = _least_squares(values, edge)
+        strength = least_squares(values, edge)
         diagonal = vectors**2 @ strength
         explained = (root @ vectors) ** 2 @ strength - precision @ diagonal
-        shared = _shrink_common(total - float(explained), squares)
+        shared = shrink_common(total - float(explained), squares)
     return shared, values, vectors
 
 
@@ -98,7 +95,7 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
         return (rows @ (rows.T @ x.to(rows)) / math.sqrt(size)).double() - power[:, None] * x
 
     total = float(root @ seen(root[:, None])[:, 0])
-    shared = _shrink_common(total, squares)
+    shared = shrink_common(total, squares)
     diagonal = torch.zeros(devices, dtype=torch.float64)
     start: Tensor | None = None
     for sweep in range(4):
@@ -112,10 +109,10 @@ def shrink_bits_low_rank(y: Tensor, factor: Tensor, ratio: Tensor, rank: int, la
         start = vectors
         kept = values.abs() > edge
         values, vectors = values[kept], vectors[:, kept]
-        sizes = torch.from_numpy(_least_squares(values.numpy(), edge))
+        sizes = torch.from_numpy(least_squares(values.numpy(), edge))
         diagonal = vectors.square() @ sizes
         explained = (root @ vectors).square() @ sizes - precision @ diagonal
-        shared = _shrink_common(total - float(explained), squares)
+        shared = shrink_common(total - float(explained), squares)
     factors, sizes = map(
         torch.from_numpy, _loadings(values.numpy(), vectors.numpy(), edge, precision.numpy())
     )
@@ -139,30 +136,10 @@ def _off_diagonal_squares(precision: Float64) -> float:
     return float(precision.sum() ** 2 - (precision**2).sum())
 
 
-def _shrink_common(product: float, squares: float) -> float:
-    """The correlation common to all pairs: `product/squares`, of variance `2/squares`, shrunk.
-
-    Below two standard deviations it is nothing; and no more is believed than that correlations of bits have
-    a variance of about 0.1.
-    """
-    if squares <= 0:
-        return 0.0
-    value, variance = product / squares, 2 / squares
-    if value**2 <= 4 * variance:
-        return 0.0
-    return value * math.sqrt(1 - 4 * variance / value**2) * 0.1 / (0.1 + variance)
-
-
 def _noise_edge(devices: int, precision: Float64) -> float:
     """Where the eigenvalues of pure noise end, with room for their fluctuation at small K."""
     # precision is at most sqrt(M); the second term is what sample covariances have beyond a Wigner matrix.
     return (2 * math.sqrt(devices) + devices / float(precision.max())) * (1 + math.pow(devices, -2 / 3))
-
-
-def _least_squares(values: Float64, edge: float) -> Float64:
-    """The eigenvalues that bring the kept eigenvectors' matrix closest to the truth."""
-    found: Float64 = np.sign(values) * np.sqrt(values**2 - edge**2)
-    return found
 
 
 def _loadings(values: Float64, vectors: Float64, edge: float, precision: Float64) -> tuple[Float64, Float64]:

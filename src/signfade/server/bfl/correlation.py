@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
+from signfade.kernels.gram import pair_sums
 from signfade.server.bfl._inputs import check_link
-from signfade.server.bfl._pairs import pair_sums
 from signfade.server.bfl._shrink import Float64, eigenvectors, shrink_bits, shrink_bits_low_rank
 from signfade.server.bfl.lowrank import LowRank
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from signfade.kernels import ep as ep_kernel
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["EP_LIMIT", "EPInfo", "ep_means"]
@@ -77,8 +78,6 @@ def ep_means(
     Reference:
         Minka, Expectation propagation for approximate Bayesian inference (2001), for the scheme; docs/bfl.md.
     """
-    from signfade.server.bfl import _ep_kernel  # late: compiled code takes a while to load
-
     devices, size = llr.shape
     if devices > EP_LIMIT:
         raise ValueError(
@@ -105,11 +104,11 @@ def ep_means(
     info = np.empty(size, np.int8)
 
     def work(first: int, last: int) -> None:
-        _ep_kernel.ep_groups(
+        ep_kernel.ep_groups(
             values, start, precision, slope, wanted, sweeps, tolerance, first, last, out, info
         )
 
     if size > 0:
-        run_ranges(work, -(-size // _ep_kernel.LANES), threads or available_threads())
+        run_ranges(work, -(-size // ep_kernel.WIDTH), threads or available_threads())
     summary = EPInfo(float(np.abs(info).mean()), float((info < 0).mean())) if size > 0 else EPInfo(0.0, 0.0)
     return torch.from_numpy(out), summary

@@ -17,7 +17,6 @@ skipped.
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from signfade._check import check_finite, check_positive, check_shape
+from signfade.kernels.factor import factor_range
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.bfl._inputs import check_correlation, check_devices, check_link, mean_term
 from signfade.server.bfl.lowrank import LowRank, leading
@@ -96,15 +96,12 @@ def factor_bfl(
     slope = (alpha * own)[:, None] * np.exp(-(turn**2) / 2) / math.sqrt(2 * math.pi)
     tables = np.asarray(ndtr(turn)), np.asarray(ndtr(-turn)), slope
     shared_sum = float(alpha @ load)
-    if y.device.type == "cpu" and find_spec("numba") is not None:
-        # Imported late: compiled code takes a while to load.
-        from signfade.server.bfl import _factor_kernel
-
+    if y.device.type == "cpu":
         out = np.empty(size)
         values = llr.contiguous().numpy()
 
         def work(first: int, last: int) -> None:
-            _factor_kernel.factor_range(values, *tables, node, log_weight, shared_sum, first, last, out)
+            factor_range(values, *tables, node, log_weight, shared_sum, first, last, out)
 
         run_ranges(work, size, threads or available_threads())
         centred = torch.from_numpy(out)

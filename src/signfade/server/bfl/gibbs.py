@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from signfade.kernels import gibbs as gibbs_kernel
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["GIBBS_LIMIT", "gibbs_means"]
@@ -59,8 +60,6 @@ def gibbs_means(
     Reference:
         docs/bfl.md.
     """
-    from signfade.server.bfl import _gibbs_kernel  # late: compiled code takes a while to load
-
     devices, size = llr.shape
     if devices > GIBBS_LIMIT:
         raise ValueError(
@@ -80,7 +79,7 @@ def gibbs_means(
     key = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
 
     def work(first: int, last: int) -> None:
-        _gibbs_kernel.gibbs_range(
+        gibbs_kernel.gibbs_range(
             values, inverse, wanted, key, burn, _BATCHES, length, first, last, mean, error
         )
 

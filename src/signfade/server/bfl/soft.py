@@ -10,15 +10,14 @@ devices the weights are the scales, and the rule is `sbfl`. Told the true correl
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_shape
-from signfade.kernels.table import TILE
+from signfade.kernels import fused
+from signfade.kernels.noise import TILE
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.bfl._inputs import (
     check_devices,
@@ -116,19 +115,16 @@ def add_soft_bits(
     """
     y = y.detach()
     slope = (h.detach().double() / sigma2.detach().double()).cpu().numpy()
-    plain = y.dtype == torch.float32 and y.device.type == "cpu" and find_spec("numba") is not None
+    plain = y.dtype == torch.float32 and y.device.type == "cpu"
     if not plain or np.abs(slope).max() > 1e30 or np.isnan(slope).any():  # no noise, or next to none
         soft = torch.tanh(half_llr(y, h, sigma2))
         return weighted_rows(soft, combine).add_(mean_term(mean, weights, y))
-    # Imported late: compiled code takes a while to load.
-    from signfade.kernels import compiled_sum
-
     signals, factors, size = y.contiguous().numpy(), slope.astype(np.float32), y.shape[1]
     shares = combine.detach().double().cpu().numpy()
     total: NDArray[np.float32] = np.empty(size, dtype=np.float32)
 
     def work(first: int, last: int) -> None:
-        compiled_sum.add_soft_bits(signals, factors, shares, total, first, last)
+        fused.add_soft_bits(signals, factors, shares, total, first, last)
 
     run_ranges(work, -(-size // TILE), threads or available_threads())
     return check_result("y", torch.from_numpy(total)).add_(mean_term(mean, weights, y))

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from signfade._jit import njit
+from signfade.kernels.jit import njit
 
 NEGLIGIBLE = 45.0  # components this many nats below the nearest one are left out
 

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from signfade._jit import njit
+from signfade.kernels.jit import njit
 
 
 @njit(nogil=True, cache=True)

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erfcx
 
-from signfade._jit import njit
+from signfade.kernels.jit import njit
 
 # numba's cache watches this file alone: save it anew after a change to the other.
-from signfade.server.bfl._lanes import LANES, choose, load, maximum, minimum, root, store, times_power
+from signfade.kernels.simd import WIDTH, choose, load, maximum, minimum, root, store, times_power
 
-__all__ = ["LANES", "ep_groups"]
+__all__ = ["WIDTH", "ep_groups"]
 
 TILE = 4  # entries of a row that are summed together: eight vector registers
 UNDAMPED = 3  # sweeps before updates are damped
@@ -106,7 +106,7 @@ def _begin(llr, start, precision, slope, first, width, group):
     """Set the initial sites of eight coordinates, and the posterior that they give."""
     devices, size = llr.shape
     for k in range(devices):
-        for b in range(LANES):
+        for b in range(WIDTH):
             group.scratch[k, b] = llr[k, min(first + b, size - 1)]
     for k in range(devices):
         value = load(group.scratch, k)
@@ -238,18 +238,18 @@ def ep_groups(llr, start, precision, slope, combine, sweeps, tolerance, first, l
     """
     devices, size = llr.shape
     width = -(-devices // TILE) * TILE
-    rows = np.zeros((devices * width, LANES))
-    fields = np.zeros((8, devices, LANES))
-    moved = np.empty((1, LANES))
+    rows = np.zeros((devices * width, WIDTH))
+    fields = np.zeros((8, devices, WIDTH))
+    moved = np.empty((1, WIDTH))
     group = _Group(
         rows, fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], fields[6], fields[7], moved
     )
     limit = tolerance * tolerance
-    settled = np.empty(LANES, np.bool_)
+    settled = np.empty(WIDTH, np.bool_)
     for number in range(first, last):
-        begin = number * LANES
-        count = min(LANES, size - begin)
-        for b in range(LANES):
+        begin = number * WIDTH
+        count = min(WIDTH, size - begin)
+        for b in range(WIDTH):
             settled[b] = b >= count
         # A second try for coordinates that did not settle, without negative precisions: less accurate but
         # tame.

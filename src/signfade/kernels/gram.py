@@ -1,12 +1,17 @@
-"""Products between all pairs of devices' signals, compiled; one thread a call."""
+"""Sums of products between all pairs of devices' signals."""
 
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from signfade._jit import njit
+from signfade.kernels.jit import njit
+from signfade.kernels.threads import available_threads, run_ranges
+
+__all__ = ["pair_sums"]
 
 CHUNK = 1024  # coordinates summed in the precision of y before they join a float64 total
 
@@ -56,3 +61,36 @@ def gram_tiles(y, first, last, out):
             for b in range(4):
                 out[r + a, c + b] = totals[tile, a, b]
                 out[c + b, r + a] = totals[tile, a, b]
+
+
+_CHUNK = 4096
+
+
+def pair_sums(y: Tensor, threads: int | None = None) -> Tensor:
+    """Return `y @ y.T` in float64, `[K, K]`; the same bits for any number of threads.
+
+    Example:
+        >>> pair_sums(torch.tensor([[1.0, 2.0], [3.0, -1.0]]))
+        tensor([[ 5.,  1.],
+                [ 1., 10.]], dtype=torch.float64)
+    """
+    y = y.detach()
+    devices = len(y)
+    if y.device.type != "cpu":
+        total = torch.zeros(devices, devices, dtype=torch.float64, device=y.device)
+        for first in range(0, y.shape[1], _CHUNK):
+            part = y[:, first : first + _CHUNK]
+            total += (part @ part.T).double()
+        return total.cpu()
+    padded = -(-devices // 4) * 4
+    rows = y.contiguous().numpy()
+    if padded != devices:
+        rows = np.concatenate((rows, np.zeros((padded - devices, rows.shape[1]), rows.dtype)))
+    out = np.empty((padded, padded), np.float64)
+    side = padded // 4
+
+    def work(first: int, last: int) -> None:
+        gram_tiles(rows, first, last, out)
+
+    run_ranges(work, side * (side + 1) // 2, threads or available_threads())
+    return torch.from_numpy(out[:devices, :devices].copy())

@@ -1,4 +1,10 @@
-"""What a device does to its gradient, in as few passes as it takes: sums, deviations, packed signs."""
+"""What a device does to its gradient, in as few passes as it takes: sums, deviations, packed signs.
+
+Sums are taken in a fixed order, 16 lanes at a time, and one thread works on a device's row, so no result
+depends on the number of threads.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
 
@@ -10,22 +16,109 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_shape
-from signfade.kernels.noise import backend_of
+from signfade.kernels.jit import njit
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["layer_deviations", "layer_sums", "pack_above"]
 
+LANES = 16
 
-def layer_sums(
-    g: Tensor, segments: Sequence[int] | None = None, *, backend: str = "auto", threads: int | None = None
-) -> Tensor:
+
+@njit(nogil=True, cache=True)
+def _join(lanes):
+    step = 1
+    while step < LANES:
+        for j in range(0, LANES, 2 * step):
+            lanes[j] += lanes[j + step]
+        step *= 2
+    return lanes[0]
+
+
+@njit(nogil=True, cache=True)
+def _sum(x, lanes):
+    lanes[:] = 0.0
+    whole = x.shape[0] // LANES
+    for i in range(whole):
+        part = x[i * LANES : (i + 1) * LANES]
+        for j in range(LANES):
+            lanes[j] += np.float64(part[j])
+    for j in range(x.shape[0] - whole * LANES):
+        lanes[j] += np.float64(x[whole * LANES + j])
+    return _join(lanes)
+
+
+@njit(nogil=True, cache=True)
+def _deviations(x, centre, absolute, square):
+    absolute[:] = 0.0
+    square[:] = 0.0
+    whole = x.shape[0] // LANES
+    for i in range(whole):
+        part = x[i * LANES : (i + 1) * LANES]
+        for j in range(LANES):
+            d = np.float64(part[j]) - centre
+            absolute[j] += abs(d)
+            square[j] += d * d
+    for j in range(x.shape[0] - whole * LANES):
+        d = np.float64(x[whole * LANES + j]) - centre
+        absolute[j] += abs(d)
+        square[j] += d * d
+    return _join(absolute), _join(square)
+
+
+@njit(nogil=True, cache=True)
+def _layer_sums(g, bounds, total, first, last):
+    """Fill rows first ... last - 1 of `total` [K, S] with the sums over the layers of `g` [K, M]."""
+    lanes = np.empty(LANES)
+    for k in range(first, last):
+        for s in range(bounds.shape[0] - 1):
+            total[k, s] = _sum(g[k, bounds[s] : bounds[s + 1]], lanes)
+
+
+@njit(nogil=True, cache=True)
+def _layer_deviations(g, centre, bounds, absolute, square, first, last):
+    """Fill rows of `absolute` and `square` [K, S] with the sums of |d| and d^2, d = g - centre."""
+    lanes = np.empty(LANES)
+    other = np.empty(LANES)
+    for k in range(first, last):
+        for s in range(bounds.shape[0] - 1):
+            a, b = _deviations(g[k, bounds[s] : bounds[s + 1]], centre[k, s], lanes, other)
+            absolute[k, s] = a
+            square[k, s] = b
+
+
+@njit(nogil=True, cache=True)
+def _compare(x, threshold, flags):
+    for j in range(x.shape[0]):
+        flags[j] = not (x[j] < threshold)
+
+
+@njit(nogil=True, cache=True)
+def _pack(flags, packed):
+    for i in range(packed.shape[0]):
+        part = flags[8 * i : 8 * i + 8]
+        byte = 0
+        for j in range(8):
+            byte |= part[j] << (7 - j)
+        packed[i] = byte
+
+
+@njit(nogil=True, cache=True)
+def _pack_rows(g, threshold, bounds, packed, first, last):
+    """Fill rows of `packed` [K, ceil(M/8)]: bit 1 where g >= threshold [K, S], the first bit on top."""
+    flags = np.zeros(8 * packed.shape[1], np.uint8)
+    for k in range(first, last):
+        for s in range(bounds.shape[0] - 1):
+            _compare(g[k, bounds[s] : bounds[s + 1]], threshold[k, s], flags[bounds[s] : bounds[s + 1]])
+        _pack(flags, packed[k])
+
+
+def layer_sums(g: Tensor, segments: Sequence[int] | None = None, *, threads: int | None = None) -> Tensor:
     """Sum every device's gradient over every layer, in float64 and in a fixed order.
 
     Args:
         g: gradients `[K, M]`, float32 or float64.
         segments: lengths of the S layers; one layer if None.
-        backend: "numba", "torch" (another order: the last bits may differ), or "auto".
-        threads: at most so many threads, by default as many as there are cores. Never changes a result.
+        threads: at most this many threads, by default as many as there are cores. Never changes a result.
 
     Returns:
         float64 `[K, S]`. NaN or infinity anywhere in a layer shows in its sum.
@@ -38,17 +131,15 @@ def layer_sums(
     """
     lengths, bounds = _layers(g, segments)
     total = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
-    if _is_torch(g, backend):
+    if g.device.type != "cpu":
         for s, part in enumerate(torch.split(g, lengths, dim=1)):
             total[:, s] = part.sum(1, dtype=torch.float64)
         return total
 
-    from signfade.kernels import compiled_device
-
     rows, result = g.detach().contiguous().numpy(), total.numpy()
 
     def work(first: int, last: int) -> None:
-        compiled_device.layer_sums(rows, bounds, result, first, last)
+        _layer_sums(rows, bounds, result, first, last)
 
     run_ranges(work, len(g), threads or available_threads())
     return total
@@ -59,7 +150,6 @@ def layer_deviations(
     centre: Tensor,
     segments: Sequence[int] | None = None,
     *,
-    backend: str = "auto",
     threads: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the sums of `|g - centre|` and of `(g - centre)^2` over every layer, in float64, in one pass.
@@ -68,7 +158,6 @@ def layer_deviations(
         g: gradients `[K, M]`, float32 or float64.
         centre: `[K, S]`, used in float64.
         segments: as in `layer_sums`.
-        backend: as in `layer_sums`.
         threads: as in `layer_sums`.
 
     Returns:
@@ -86,20 +175,18 @@ def layer_deviations(
     middle = centre.detach().double()
     absolute = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
     square = torch.empty_like(absolute)
-    if _is_torch(g, backend):
+    if g.device.type != "cpu":
         for s, part in enumerate(torch.split(g, lengths, dim=1)):
             for k, row in enumerate(part):  # row by row: bounds the memory
                 d = row.double() - middle[k, s]
                 absolute[k, s], square[k, s] = d.abs().sum(), d.square().sum()
         return absolute, square
 
-    from signfade.kernels import compiled_device
-
     rows, centres = g.detach().contiguous().numpy(), middle.contiguous().numpy()
     of_absolute, of_square = absolute.numpy(), square.numpy()
 
     def work(first: int, last: int) -> None:
-        compiled_device.layer_deviations(rows, centres, bounds, of_absolute, of_square, first, last)
+        _layer_deviations(rows, centres, bounds, of_absolute, of_square, first, last)
 
     run_ranges(work, len(g), threads or available_threads())
     return absolute, square
@@ -110,7 +197,6 @@ def pack_above(
     threshold: Tensor,
     segments: Sequence[int] | None = None,
     *,
-    backend: str = "auto",
     threads: int | None = None,
 ) -> Tensor:
     """Take the signs of `g - threshold` and pack them, in one pass: `pack_signs(one_bit(g, threshold))`.
@@ -119,7 +205,6 @@ def pack_above(
         g: gradients `[K, M]`, float32 or float64, finite (NaN would give +1).
         threshold: `[K, S]`, the mean the server will decode.
         segments: as in `layer_sums`.
-        backend: "numba", "torch" (the same bytes) or "auto".
         threads: as in `layer_sums`.
 
     Returns:
@@ -134,7 +219,7 @@ def pack_above(
     lengths, bounds = _layers(g, segments)
     check_shape("threshold", threshold, (len(g), len(lengths)))
     width = -(-g.shape[1] // 8)
-    if _is_torch(g, backend):
+    if g.device.type != "cpu":
         plus = g.new_zeros(len(g), 8 * width, dtype=torch.uint8)
         start = 0
         for s, part in enumerate(torch.split(g, lengths, dim=1)):
@@ -143,15 +228,13 @@ def pack_above(
         shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=g.device)
         return (plus.view(len(g), width, 8) << shifts).sum(dim=2, dtype=torch.uint8)
 
-    from signfade.kernels import compiled_device
-
     packed = torch.empty(len(g), width, dtype=torch.uint8)
     exact = g.dtype if threshold.dtype == g.dtype else torch.float64  # comparing must not round
     rows, limits = g.detach().contiguous().numpy(), threshold.detach().to(exact).contiguous().numpy()
     result = packed.numpy()
 
     def work(first: int, last: int) -> None:
-        compiled_device.pack_rows(rows, limits, bounds, result, first, last)
+        _pack_rows(rows, limits, bounds, result, first, last)
 
     run_ranges(work, len(g), threads or available_threads())
     return packed
@@ -165,7 +248,3 @@ def _layers(g: Tensor, segments: Sequence[int] | None) -> tuple[list[int], NDArr
     if sum(lengths) != g.shape[1] or min(lengths, default=0) < 1:
         raise ValueError(f"segments must be positive and add up to M = {g.shape[1]}; got {lengths}")
     return lengths, np.cumsum([0, *lengths])
-
-
-def _is_torch(g: Tensor, backend: str) -> bool:
-    return backend_of(backend) == "torch" or g.device.type != "cpu"

@@ -5,13 +5,32 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from signfade._jit import njit
-from signfade.server.bfl import _shrink
+from signfade.kernels.jit import njit
 
-_common = njit(cache=True)(_shrink._shrink_common)
-_strengths = njit(cache=True)(_shrink._least_squares)
+
+@njit(cache=True)
+def shrink_common(product, squares):
+    """The correlation common to all pairs: `product/squares`, of variance `2/squares`, shrunk.
+
+    Below two standard deviations it is nothing; and no more is believed than that correlations of bits have
+    a variance of about 0.1.
+    """
+    if squares <= 0:
+        return 0.0
+    value, variance = product / squares, 2 / squares
+    if value**2 <= 4 * variance:
+        return 0.0
+    return value * math.sqrt(1 - 4 * variance / value**2) * 0.1 / (0.1 + variance)
+
+
+@njit(cache=True)
+def least_squares(values, edge):
+    """The eigenvalues that bring the kept eigenvectors' matrix closest to the truth."""
+    return np.sign(values) * np.sqrt(values**2 - edge**2)
 
 
 @njit(nogil=True, cache=True)
@@ -29,8 +48,8 @@ def sweeps(seen, root, edge, squares, total, shared, count):
         values, vectors = values[kept], np.ascontiguousarray(vectors[:, kept])
         if len(kept) == 0 and not diagonal.any():
             break  # pure noise, and so it would be again
-        strength = _strengths(values, edge)
+        strength = least_squares(values, edge)
         diagonal = vectors**2 @ strength
         explained = (root @ vectors) ** 2 @ strength - precision @ diagonal
-        shared = _common(total - explained, squares)
+        shared = shrink_common(total - explained, squares)
     return shared, values, vectors

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from signfade._jit import njit
-from signfade.device._eights import WIDTH, lane_butterflies, load, negative, store
+from signfade.kernels.jit import njit
+from signfade.kernels.simd import WIDTH, lane_butterflies, load, store
 
 STRIP = 128  # columns at a time in the second pass: long loops that still fit the cache
 
@@ -218,4 +218,4 @@ def _sixteen_sums(x, start, step, table, place):
 @njit(nogil=True, cache=True)
 def _both_signs(table, place, number, value):
     store(table, place + number * WIDTH, value)
-    store(table, place + (15 - number) * WIDTH, negative(value))
+    store(table, place + (15 - number) * WIDTH, value * -1.0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import uint64
 
-from signfade._jit import njit
+from signfade.kernels.jit import njit
 
 SHUT = 4  # the window's largest value was not positive: no gradient passes
 

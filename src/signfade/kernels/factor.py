@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from signfade._jit import njit
+from signfade.kernels.jit import njit
 
 GROUP = 16  # likelihoods multiplied before a logarithm is taken: their product cannot overflow
 NEGLIGIBLE = 40.0  # nodes this many nats below the mode are left out

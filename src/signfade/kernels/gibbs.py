@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from signfade._jit import njit
-from signfade.server.bfl._quantile import normal_quantile
+from signfade.kernels.jit import njit
+from signfade.kernels.quantile import normal_quantile
 
 _ROOT_2PI = math.sqrt(2 * math.pi)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
