@@ -7,15 +7,16 @@ import math
 import pytest
 import torch
 
-from signfade.device import fit_prior, lost_by_bits, one_bit, pack_signs, rotate, spread, unrotate
+from signfade.device import fit_prior, lost_by_bits, one_bit, rotate, spread, unrotate
 
 
 def test_what_was_sent_and_what_is_kept_add_up_to_what_there_was() -> None:
     g = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)) + 1
     segments = [20, 30]
     prior = fit_prior(g, segments=segments)
-    signs = one_bit(g, prior.mean, segments)
-    kept = lost_by_bits(g, pack_signs(signs), prior.mean, prior.scale, segments)
+    bits = one_bit(g, prior.mean, segments)
+    signs = bits.signs(g.dtype)
+    kept = lost_by_bits(g, bits.packed, prior.mean, prior.scale, segments)
     sent = spread(prior.mean, segments) + spread(prior.scale, segments) * signs
     assert torch.allclose(kept + sent, g, atol=1e-6)
     assert kept.dtype == g.dtype
@@ -34,7 +35,7 @@ def test_a_memory_settles_at_the_energy_the_step_condition_assumes() -> None:
     for t in range(rounds):
         u = rotate(g + memory, seed=t)
         prior = fit_prior(u, segments=[size])
-        packed = pack_signs(one_bit(u, prior.mean, [size]))
+        packed = one_bit(u, prior.mean, [size]).packed
         lost = lost_by_bits(u, packed, prior.mean, prior.scale)
         sent += unrotate(u - lost, seed=t, size=size)
         memory = unrotate(lost, seed=t, size=size)

@@ -131,7 +131,7 @@ def test_a_device_and_a_server_agree_through_a_packet():
     mean_codes = mean_quantizer.encode(fit_prior(g, segments=segments).mean)
     sent = mean_quantizer.decode(mean_codes)
     scale_codes = scale_quantizer.encode(fit_prior(g, segments=segments, mean=sent).scale)
-    signs = one_bit(g, sent, segments)
+    signs = one_bit(g, sent, segments).signs()
     packet = Packet.make(signs[0], mean_codes[0], scale_codes[0], mean_bits=6, scale_bits=4)
     assert packet.side_bits == 2 * (6 + 4)
 

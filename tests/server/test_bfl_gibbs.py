@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.special import ndtr, ndtri
 
+from signfade.kernels.quantile import normal_quantile
 from signfade.server.bfl import factor_bfl, gibbs_bfl, gibbs_means
-from signfade.server.bfl._quantile import normal_quantile
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bfl_scenes import SCALE, equal, receive

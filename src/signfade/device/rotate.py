@@ -26,6 +26,7 @@ from torch import Tensor
 
 from signfade._check import check_finite
 from signfade.kernels import hadamard
+from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["rotate", "rotated_size", "unrotate"]
@@ -184,7 +185,7 @@ def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool, thr
     order, power = _shape(size)
     rows = x.detach().reshape(-1, x.shape[-1])
     signs = _signs(seed, size)
-    if rows.device.type == "cpu":
+    if is_compiled(rows):
         out = torch.from_numpy(_compiled(rows.contiguous().numpy(), signs, order, power, inverse, threads))
     else:
         out = _portable(rows, torch.from_numpy(signs).to(rows), order, power, inverse)

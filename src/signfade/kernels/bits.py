@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_shape
+from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.jit import njit
 from signfade.kernels.threads import available_threads, run_ranges
 
@@ -131,7 +132,7 @@ def layer_sums(g: Tensor, segments: Sequence[int] | None = None, *, threads: int
     """
     lengths, bounds = _layers(g, segments)
     total = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
-    if g.device.type != "cpu":
+    if not is_compiled(g):
         for s, part in enumerate(torch.split(g, lengths, dim=1)):
             total[:, s] = part.sum(1, dtype=torch.float64)
         return total
@@ -175,7 +176,7 @@ def layer_deviations(
     middle = centre.detach().double()
     absolute = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
     square = torch.empty_like(absolute)
-    if g.device.type != "cpu":
+    if not is_compiled(g):
         for s, part in enumerate(torch.split(g, lengths, dim=1)):
             for k, row in enumerate(part):  # row by row: bounds the memory
                 d = row.double() - middle[k, s]
@@ -219,7 +220,7 @@ def pack_above(
     lengths, bounds = _layers(g, segments)
     check_shape("threshold", threshold, (len(g), len(lengths)))
     width = -(-g.shape[1] // 8)
-    if g.device.type != "cpu":
+    if not is_compiled(g):
         plus = g.new_zeros(len(g), 8 * width, dtype=torch.uint8)
         start = 0
         for s, part in enumerate(torch.split(g, lengths, dim=1)):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.jit import njit
 from signfade.kernels.threads import available_threads, run_ranges
 
@@ -76,7 +77,7 @@ def pair_sums(y: Tensor, threads: int | None = None) -> Tensor:
     """
     y = y.detach()
     devices = len(y)
-    if y.device.type != "cpu":
+    if not is_compiled(y):
         total = torch.zeros(devices, devices, dtype=torch.float64, device=y.device)
         for first in range(0, y.shape[1], _CHUNK):
             part = y[:, first : first + _CHUNK]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from signfade.kernels import pooling, winograd
+from signfade.kernels.dispatch import is_compiled
 
 __all__ = ["PooledConv"]
 
@@ -53,7 +54,7 @@ class PooledConv(nn.Conv2d):
 def _fits(x: Tensor, weight: Tensor) -> bool:
     """Whether the compiled path takes these tensors: plain float32 on the CPU."""
     plain = not any(map(torch._C._functorch.is_functorch_wrapped_tensor, (x, weight)))
-    return plain and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
+    return plain and is_compiled(x) and x.dtype == weight.dtype == torch.float32
 
 
 def _last(x: Tensor) -> Tensor:

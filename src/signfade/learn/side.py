@@ -13,7 +13,7 @@ from signfade.learn.encode import EXACT_SCALAR_BITS, Encoder
 from signfade.learn.received import Received
 from signfade.learn.task import Devices
 from signfade.settings import CellSettings
-from signfade.uplink import Link, PolarCode, half_llr, transmit
+from signfade.uplink import Link, PolarCode, send_coded
 
 __all__ = ["CodedScalars", "Scalars", "make_code"]
 
@@ -86,13 +86,12 @@ class CodedScalars:
         bits = self._to_bits(received.layer_mean, received.layer_scale)
         air = received.true_link
         keys = stream_keys(self._seed, "side noise", round, devices)
-        y = transmit(1 - 2 * self.code.encode(bits).float(), air.h, air.sigma2, keys).y
-        llr = 2 * half_llr(y, known.h, known.sigma2)
-        words, passed = self.code.decode(llr)
+        words, passed = send_coded(bits, self.code, air.h, air.sigma2, keys, (known.h, known.sigma2))
         turned = torch.zeros_like(passed)
         if received.air is not None and not bool(passed.all()):  # the sign of a gain may be wrong
             lost = (~passed).nonzero().squeeze(1)
-            again = self.code.decode(-llr[lost])
+            link, opposite = (air.h[lost], air.sigma2[lost]), (-known.h[lost], known.sigma2[lost])
+            again = send_coded(bits[lost], self.code, *link, keys[lost.numpy()], opposite)
             words[lost[again.passed]] = again.bits[again.passed]
             turned[lost[again.passed]] = True
             passed = passed | turned

@@ -11,6 +11,7 @@ from torch import Tensor
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 from signfade.device import spread
 from signfade.kernels import fused_sum
+from signfade.kernels.dispatch import is_compiled
 from signfade.uplink import Signals
 
 Form = Literal["corrected", "published"]
@@ -85,7 +86,7 @@ def fused(
     segments: Sequence[int] | None = None,
 ) -> Tensor | None:
     """Add lazy signals up in one pass that never stores a symbol; None where that is not possible."""
-    if not isinstance(y, Signals) or y.dtype != torch.float32 or y.bits.packed.device.type != "cpu":
+    if not isinstance(y, Signals) or y.dtype != torch.float32 or not is_compiled(y.bits.packed):
         return None
     if any(value is not None and value.ndim == 2 for value in (mean, scale)) and segments is None:
         return None

@@ -13,7 +13,7 @@ from signfade.uplink.channel import (
     error_probability,
     half_llr,
 )
-from signfade.uplink.code import Decoded, PolarCode
+from signfade.uplink.code import Decoded, PolarCode, send_coded
 from signfade.uplink.over_the_air import align, inversion_level
 from signfade.uplink.pathloss import OutsideValidity, cost231_hata
 from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
@@ -41,6 +41,7 @@ __all__ = [
     "noise_variance",
     "place_users",
     "refine_gain",
+    "send_coded",
     "sound",
     "symbols",
     "transmit",

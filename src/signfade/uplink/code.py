@@ -19,8 +19,10 @@ from torch import Tensor
 from signfade._check import check_choice, check_shape, check_tensor
 from signfade.kernels.polar import decode_range
 from signfade.kernels.threads import available_threads, run_ranges
+from signfade.uplink.channel import half_llr
+from signfade.uplink.signals import Noise, transmit
 
-__all__ = ["CHECKS", "Decoded", "PolarCode"]
+__all__ = ["CHECKS", "Decoded", "PolarCode", "send_coded"]
 
 # The checks of 5G, by their number of bits; the leading term of the polynomial is left out.
 CHECKS = {6: 0x21, 11: 0x621, 16: 0x1021, 24: 0xB2B117}
@@ -239,3 +241,39 @@ def _binary(name: str, bits: Tensor, size: int) -> NDArray[np.uint8]:
     if bits.dtype != torch.uint8 or bool((bits > 1).any()):
         raise ValueError(f"{name} must be zeros and ones of type torch.uint8; got {bits.dtype}")
     return bits.cpu().numpy()
+
+
+def send_coded(
+    bits: Tensor,
+    code: PolarCode,
+    h: Tensor,
+    sigma2: Tensor,
+    noise: Noise,
+    known: tuple[Tensor, Tensor] | None = None,
+) -> Decoded:
+    """Send every device's bits as one codeword over its link, and decode them.
+
+    `y = h (1 - 2 x) + n`, `n ~ N(0, sigma2)` real; LLRs are `2 h y / sigma2` with what the server knows.
+
+    Args:
+        bits: Payloads, uint8 `[K, payload]`.
+        code: The code.
+        h: Gains `[K]`.
+        sigma2: Variances of the real noise `[K]`.
+        noise: A torch.Generator, or the K uint64 keys of the noise streams, as in `transmit`.
+        known: Gains and variances that the server takes for true, `[K]` each; the true ones if None.
+
+    Returns:
+        Decoded payloads and whether their checks passed.
+
+    Example:
+        >>> code = PolarCode.of_rate(payload=8, rate=0.25)
+        >>> bits = torch.ones(2, 8, dtype=torch.uint8)
+        >>> h, sigma2 = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])
+        >>> send_coded(bits, code, h, sigma2, torch.Generator().manual_seed(0)).passed
+        tensor([ True, False])
+    """
+    signs = 1 - 2 * code.encode(bits).float()
+    y = transmit(signs, h, sigma2, noise).y
+    gain, variance = (h, sigma2) if known is None else known
+    return code.decode(2 * half_llr(y, gain, variance, limit=_LARGEST))

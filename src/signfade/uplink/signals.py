@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from signfade._check import check_shape
 from signfade.device import Bits
 from signfade.kernels import received, standard_normal
 from signfade.uplink.channel import Link
@@ -101,10 +102,8 @@ def transmit(bits: Bits | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Si
         if isinstance(bits, Tensor) and bits.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"signs must be float32 or float64; got {bits.dtype}")
         bits, dtype = Bits.of(bits), getattr(bits, "dtype", dtype)
-    link = Link(h, sigma2)
-    if len(link.h) != len(bits):
-        raise ValueError(f"h must have shape [{len(bits)}]; got {list(link.h.shape)}")
-    return Signals(bits, link, noise_keys(noise, len(bits)), dtype)
+    check_shape("h", h, (len(bits),))
+    return Signals(bits, Link(h, sigma2), noise_keys(noise, len(bits)), dtype)
 
 
 def noise_keys(noise: Noise, devices: int) -> NDArray[np.uint64]:

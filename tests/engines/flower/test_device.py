@@ -89,7 +89,7 @@ def test_the_packet_has_the_signs_of_the_gradient(batches: int | None) -> None:
     assert torch.allclose(packet.mean, prior.mean, rtol=1e-5)
     assert torch.allclose(packet.scale, prior.scale, rtol=1e-5)
     clear = (gradient - prior.mean).abs() > 1e-6  # the sign of a rounding error is nobody's
-    assert torch.equal(packet.signs[clear], one_bit(gradient.unsqueeze(0), prior.mean)[0][clear])
+    assert torch.equal(packet.signs[clear], one_bit(gradient.unsqueeze(0), prior.mean).signs()[0][clear])
     assert reply.content["signfade"]["examples"] == 20
 
 

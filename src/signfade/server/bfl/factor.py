@@ -25,6 +25,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from signfade._check import check_finite, check_positive, check_shape
+from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.factor import factor_range
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.bfl._inputs import check_correlation, check_devices, check_link, mean_term
@@ -96,7 +97,7 @@ def factor_bfl(
     slope = (alpha * own)[:, None] * np.exp(-(turn**2) / 2) / math.sqrt(2 * math.pi)
     tables = np.asarray(ndtr(turn)), np.asarray(ndtr(-turn)), slope
     shared_sum = float(alpha @ load)
-    if y.device.type == "cpu":
+    if is_compiled(y):
         out = np.empty(size)
         values = llr.contiguous().numpy()
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from signfade._check import check_shape
 from signfade.kernels import fused
+from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.noise import TILE
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.bfl._inputs import (
@@ -115,7 +116,7 @@ def add_soft_bits(
     """
     y = y.detach()
     slope = (h.detach().double() / sigma2.detach().double()).cpu().numpy()
-    plain = y.dtype == torch.float32 and y.device.type == "cpu"
+    plain = y.dtype == torch.float32 and is_compiled(y)
     if not plain or np.abs(slope).max() > 1e30 or np.isnan(slope).any():  # no noise, or next to none
         soft = torch.tanh(half_llr(y, h, sigma2))
         return weighted_rows(soft, combine).add_(mean_term(mean, weights, y))

@@ -7,8 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from signfade.server.bfl._ep_kernel import _exp, _pull
-from signfade.server.bfl._lanes import LANES, choose, load, maximum, minimum, root, store, times_power
+from signfade.kernels.ep import _exp, _pull
+from signfade.kernels.simd import WIDTH, choose, load, maximum, minimum, root, store, times_power
 
 Float64 = NDArray[np.float64]
 
@@ -35,10 +35,10 @@ def _functions(z: Float64, plus: Float64, minus: Float64, power: Float64, pull: 
 
 def test_operations_are_those_of_numpy() -> None:
     rng = np.random.default_rng(1)
-    a, b = rng.standard_normal((2, 3, LANES))
+    a, b = rng.standard_normal((2, 3, WIDTH))
     x, y = a[1], b[0]
     b[0, 2] = a[1, 2]  # `choose` at equality
-    out = np.empty((8, LANES))
+    out = np.empty((8, WIDTH))
     _operations(a, b, out)
     np.testing.assert_array_equal(out[0], x + y)
     np.testing.assert_allclose(out[1], 2 - x * y, rtol=0, atol=1e-15)  # may be fused
@@ -47,12 +47,12 @@ def test_operations_are_those_of_numpy() -> None:
     np.testing.assert_array_equal(out[4], np.where(x >= y, 1.0, y))
     np.testing.assert_array_equal(out[5], np.sqrt(x * x))
     np.testing.assert_array_equal(out[6], x / 8)
-    np.testing.assert_array_equal(out[7], np.full(LANES, 4.0))
+    np.testing.assert_array_equal(out[7], np.full(WIDTH, 4.0))
 
 
 def test_exp_and_pull_over_their_whole_range() -> None:
     """The pull is `phi(z) * (2*p - 1) / (p * Phi(z) + (1-p) * Phi(-z))`; here through logarithms."""
-    z = np.linspace(-35, 35, 141 * LANES).reshape(-1, LANES)
+    z = np.linspace(-35, 35, 141 * WIDTH).reshape(-1, WIDTH)
     for llr in (-300.0, -20.0, -1.0, 1e-3, 0.5, 20.0):
         log_plus, log_minus = -np.logaddexp(0, -2 * llr), -np.logaddexp(0, 2 * llr)
         plus, minus = np.full_like(z, np.exp(log_plus)), np.full_like(z, np.exp(log_minus))

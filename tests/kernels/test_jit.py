@@ -21,7 +21,7 @@ from signfade.cli.main import run
 
 PACKAGE = Path(signfade.__file__).parent
 KERNEL = """
-from signfade._jit import njit
+from signfade.kernels.jit import njit
 
 @njit(cache=True)
 def double(x):
@@ -146,7 +146,7 @@ def test_every_kernel_is_compiled_in_this_way() -> None:
     for file in PACKAGE.rglob("*.py"):
         lines = file.read_text().splitlines()
         plain = [line for line in lines if "from numba import" in line and "jit" in line]
-        assert not plain, f"{file} takes njit from numba; take it from signfade._jit"
+        assert not plain, f"{file} takes njit from numba; take it from signfade.kernels.jit"
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_compiling_may_be_allowed_in_words(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_library_refuses_to_run_uncompiled() -> None:
-    script = "import signfade._jit"
+    script = "import signfade.kernels.jit"
     environment = dict(os.environ, NUMBA_DISABLE_JIT="1", PYTHONPATH=str(PACKAGE.parent))
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ValueError: NUMBA_DISABLE_JIT must be 0 or unset")

@@ -1,31 +1,40 @@
 """The device's kernels equal the plain expressions they replace."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from signfade.device import one_bit, pack_signs
+from signfade.device import pack_signs, spread
 from signfade.kernels import layer_deviations, layer_sums, pack_above
+from signfade.kernels.dispatch import plain_form
 
 SEGMENTS = (3, 40, 1, 137, 16)
 SIZE = sum(SEGMENTS)
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test with both forms of the kernels."""
+    with plain_form() if request.param == "plain" else nullcontext():
+        yield
 
 
 def gradients(dtype: torch.dtype = torch.float32, devices: int = 5) -> torch.Tensor:
     return torch.randn(devices, SIZE, generator=torch.Generator().manual_seed(2), dtype=dtype)
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_and_deviations_are_those_of_float64(backend: str, dtype: torch.dtype) -> None:
+def test_sums_and_deviations_are_those_of_float64(form: None, dtype: torch.dtype) -> None:
     g = gradients(dtype) + 1000
     parts = g.double().split(SEGMENTS, dim=1)
     total = torch.stack([part.sum(1) for part in parts], dim=1)
-    torch.testing.assert_close(layer_sums(g, SEGMENTS, backend=backend), total, rtol=1e-14, atol=0)
+    torch.testing.assert_close(layer_sums(g, SEGMENTS), total, rtol=1e-14, atol=0)
     centre = (total / torch.tensor(SEGMENTS)).to(dtype)
-    absolute, square = layer_deviations(g, centre, SEGMENTS, backend=backend)
+    absolute, square = layer_deviations(g, centre, SEGMENTS)
     deviations = [part - centre[:, s, None].double() for s, part in enumerate(parts)]
     torch.testing.assert_close(
         absolute, torch.stack([d.abs().sum(1) for d in deviations], 1), rtol=1e-13, atol=0
@@ -35,23 +44,21 @@ def test_sums_and_deviations_are_those_of_float64(backend: str, dtype: torch.dty
     )
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("segments", [None, SEGMENTS, (8, SIZE - 8)])
-def test_pack_above_is_one_bit_then_pack(backend: str, segments: tuple[int, ...] | None) -> None:
+def test_pack_above_compares_then_packs(form: None, segments: tuple[int, ...] | None) -> None:
     g = gradients()
     parts = 1 if segments is None else len(segments)
     mean = 0.3 * torch.randn(5, parts, generator=torch.Generator().manual_seed(3))
     g[:, :3] = mean[:, :1]  # a coordinate on the threshold is +1
-    signs = one_bit(g, mean[:, 0]) if segments is None else one_bit(g, mean, segments)
-    assert torch.equal(pack_above(g, mean, segments, backend=backend), pack_signs(signs))
+    threshold = mean if segments is None else spread(mean, segments)
+    assert torch.equal(pack_above(g, mean, segments), pack_signs(torch.where(g < threshold, -1.0, 1.0)))
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
-def test_a_finer_threshold_is_not_rounded(backend: str) -> None:
+def test_a_finer_threshold_is_not_rounded(form: None) -> None:
     g = torch.ones(1, 8)
     above = torch.tensor([[1 + 1e-12]], dtype=torch.float64)
-    assert int(pack_above(g, above, backend=backend)) == 0
-    assert int(pack_above(g, above - 2e-12, backend=backend)) == 255
+    assert int(pack_above(g, above)) == 0
+    assert int(pack_above(g, above - 2e-12)) == 255
 
 
 def test_minus_zero_is_plus_one_about_zero() -> None:
@@ -82,11 +89,10 @@ def test_what_is_not_finite_shows() -> None:
     assert layer_sums(g).isfinite().squeeze(1).tolist() == [True, False, False, True, True]
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
-def test_no_device(backend: str) -> None:
+def test_no_device(form: None) -> None:
     g = torch.empty(0, SIZE)
-    assert layer_sums(g, backend=backend).shape == (0, 1)
-    assert pack_above(g, torch.empty(0, 1), backend=backend).shape == (0, -(-SIZE // 8))
+    assert layer_sums(g).shape == (0, 1)
+    assert pack_above(g, torch.empty(0, 1)).shape == (0, -(-SIZE // 8))
 
 
 @pytest.mark.parametrize(
