@@ -33,7 +33,7 @@ from signfade.lab.panels import curves
 from signfade.lab.style import save_figure
 
 METHODS: dict[str, dict[str, Any]] = {
-    "signsgd": {"method.aggregator": "signsgd"},
+    "signsgd": {"method.aggregator": "signsgd", "method.tie": "plus"},
     "sbfl-published": {"method.form": "published"},
     "sbfl": {},
     "rotated-sbfl": {"method.rotation": "hadamard"},

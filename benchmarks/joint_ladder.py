@@ -92,7 +92,7 @@ def measure(
         learned = learn_correlation(y, h, sigma2)  # from all coordinates; the rules are tried on some
         truth, y = g.sum(dim=0)[:tried], y[:, :tried].contiguous()
         zero, scale = torch.zeros(devices), torch.full((devices,), SCALE)
-        vote = majority_vote(y, h)
+        vote = majority_vote(y, h, tie="plus")
         estimates = {
             "vote": vote * (vote @ truth) / len(truth),
             "sbfl, published": sbfl(y, h, sigma2, zero, scale, form="published"),

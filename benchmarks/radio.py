@@ -37,6 +37,7 @@ AIR = {"cell.access": "over_the_air", "cell.precoding": "inversion"}
 # A vote has no scale, so its step is one of its own: the best of a few, as in examples/digits.toml.
 VOTE = {
     "method.aggregator": "signsgd",
+    "method.tie": "plus",
     "method.rotation": "none",
     "method.debias": False,
     "server.step": 2e-2,
@@ -226,7 +227,7 @@ def together(axes: Sequence[Axes], bandwidth_hz: float, rounds: int = 200, size:
         row = {
             "orthogonal, posterior": _error(server.sbfl(y, h, sigma2, zero, scale), truth),
             "orthogonal, linear": _error(server.blmmse(y, h, sigma2, zero, scale), truth),
-            "orthogonal, vote": _best_scaled(server.majority_vote(y, h), truth),
+            "orthogonal, vote": _best_scaled(server.majority_vote(y, h, tie="plus"), truth),
         }
         noise = torch.randn(size, generator=rng)
         # Repeats divide the noise; with a K-th of the power each the amplitudes fall as well.

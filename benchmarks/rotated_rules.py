@@ -25,7 +25,7 @@ from signfade.learn.classify import one_thread
 from signfade.settings import RunSettings
 
 RULES: dict[str, dict[str, Any]] = {
-    "vote": {"aggregator": "signsgd"},
+    "vote": {"aggregator": "signsgd", "tie": "plus"},
     "sbfl, published": {"aggregator": "sbfl", "form": "published"},
     "sbfl": {"aggregator": "sbfl"},
     "blmmse": {"aggregator": "blmmse"},
