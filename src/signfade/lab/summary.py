@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from signfade import __version__
+from signfade.lab.metrics import BIT_KEYS
 
 __all__ = ["ACCURACY_GOAL", "LOSS_GOAL", "SMOOTHING", "WINDOW", "summarise", "trailing_mean"]
 
@@ -97,7 +98,8 @@ def summarise(
         "rounds_to_accuracy_09": accuracy_goal and accuracy_goal["round"],
         "uplink_bits_to_loss_1": loss_goal and loss_goal.get("uplink_bits"),
         "uplink_bits_to_accuracy_09": accuracy_goal and accuracy_goal.get("uplink_bits"),
-        "uplink_bits": last.get("uplink_bits"),
+        **{key: last.get(key) for key in BIT_KEYS},
+        "wire_uplink_bits": last.get("wire_uplink_bits"),
         "downlink_bits": last.get("downlink_bits"),
         "parameters": parameters,
         "devices": devices,
