@@ -64,8 +64,10 @@ def summarise(
 
     Returns:
         The keys of summary.json in order. `median_nmse` is the error of the estimates, squared and over the
-        energy of the true sum, and `median_nmse_theory` what was predicted of it. `diverged_at` is the first
-        round in which something was not finite.
+        energy of the true sum, and `median_nmse_theory` what was predicted of it. `uplink_bits` is everything
+        that the devices sent, `payload_bits` signs and scalars alone, as the paper counts, `bits.*` are the
+        items, and `wire_uplink_bits` is what a deployment measured. `diverged_at` is the first round in which
+        something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]

@@ -14,7 +14,7 @@ EXPONENT_BITS = 8  # of one exponent in the broadcast; -128 stands for "none yet
 _FURTHEST = 100  # exponents reach from -100 to 100, so that every level is a normal float32
 _POOLED = 16  # scales that the median is taken over, at least, where so many were decoded
 _MANY = 1000  # uses of a quantiser after which its share of saturated ones is worth a warning
-_SHARE = 0.01
+_SHARE, _SHARE_EARLY = 0.01, 0.1
 
 
 def nearest_exponent(scale: float) -> int:
@@ -94,8 +94,8 @@ def _middle(scale: Tensor) -> int | None:
 class SaturationWatch:
     """Warns once for each quantiser of a device's scalars that saturates in more than 1 % of its uses.
 
-    It warns after 1000 uses, or at the end of the run. A scale of zero is no use: it means that there is
-    nothing to send.
+    It warns at the end of the run, or after 1000 uses if by then it is more than 10 %. A scale of zero never
+    saturates: it means that there is nothing to send.
 
     Args:
         bits: `method.side_bits`, which the warning names.
@@ -131,7 +131,8 @@ class SaturationWatch:
         for place, name in enumerate(("mean", "scale")):
             self._saturated[place] += int(saturated[:, place].sum())
             share = self._saturated[place] / max(1, self._uses)
-            if share > _SHARE and not self._warned[place] and (done or self._uses >= _MANY):
+            much = share > (_SHARE if done else _SHARE_EARLY) and (done or self._uses >= _MANY)
+            if much and not self._warned[place]:
                 self._warned[place] = True
                 warnings.append(
                     f"the {name} quantiser (method.side_bits = {self._bits}) saturated in "

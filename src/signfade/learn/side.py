@@ -180,7 +180,7 @@ class CodedScalars:
     def _from_bits(self, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return means and scales, `[K, S]`, and which devices' make sense, `[K]`."""
         layers = len(self._encoder.segments)
-        parts = bits.long().split([layers * width for width in self._widths], dim=1)
+        parts = bits.long().split_with_sizes([layers * width for width in self._widths], dim=1)
         first, second = (
             (part.reshape(len(bits), layers, width) << torch.arange(width - 1, -1, -1)).sum(dim=2)
             for part, width in zip(parts, self._widths)
