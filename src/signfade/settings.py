@@ -217,11 +217,6 @@ class MethodSettings(_Section):
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
     )
-    mean_limit: float = Field(
-        1.0, gt=0, description="largest mean the quantiser can tell, in decoded scales, with side_bits"
-    )
-    scale_low: float = Field(1e-6, gt=0, description="smallest scale the quantiser can tell, with side_bits")
-    scale_high: float = Field(1.0, gt=0, description="largest scale the quantiser can tell, with side_bits")
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
     )
@@ -272,8 +267,6 @@ class MethodSettings(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> MethodSettings:
-        if self.scale_low >= self.scale_high:
-            raise ValueError("scale_low must be smaller than scale_high")
         if self.aggregator == "bfl" and self.scales == "layer" and self.rotation == "none":
             raise ValueError('scales must be "device" with bfl: its devices are correlated alike everywhere')
         if self.aggregator == "bfl" and self.prior != "gaussian":

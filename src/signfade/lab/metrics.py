@@ -7,8 +7,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["METRIC_KEYS", "metric_line", "plain_json", "scan_metrics"]
+__all__ = ["BIT_KEYS", "METRIC_KEYS", "metric_line", "plain_json", "scan_metrics"]
 
+# What was sent so far: all of it, what the paper counts of it, and the items (`signfade.learn.cost`).
+BIT_KEYS = (
+    "uplink_bits",
+    "payload_bits",
+    "bits.signs",
+    "bits.scalars",
+    "bits.header",
+    "bits.pilots",
+    "bits.code",
+    "bits.buffers",
+)
 METRIC_KEYS = (
     "round",
     "train_loss",
@@ -17,7 +28,7 @@ METRIC_KEYS = (
     "nmse",
     "nmse_theory",
     "cosine",
-    "uplink_bits",
+    *BIT_KEYS,
     "downlink_bits",
     "snr_db",
     "devices",

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from signfade import __version__
+from signfade.lab.metrics import BIT_KEYS
 
 __all__ = ["ACCURACY_GOAL", "LOSS_GOAL", "SMOOTHING", "WINDOW", "summarise", "trailing_mean"]
 
@@ -63,8 +64,10 @@ def summarise(
 
     Returns:
         The keys of summary.json in order. `median_nmse` is the error of the estimates, squared and over the
-        energy of the true sum, and `median_nmse_theory` what was predicted of it. `diverged_at` is the first
-        round in which something was not finite.
+        energy of the true sum, and `median_nmse_theory` what was predicted of it. `uplink_bits` is everything
+        that the devices sent, `payload_bits` signs and scalars alone, as the paper counts, `bits.*` are the
+        items, and `wire_uplink_bits` is what a deployment measured. `diverged_at` is the first round in which
+        something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
@@ -97,7 +100,8 @@ def summarise(
         "rounds_to_accuracy_09": accuracy_goal and accuracy_goal["round"],
         "uplink_bits_to_loss_1": loss_goal and loss_goal.get("uplink_bits"),
         "uplink_bits_to_accuracy_09": accuracy_goal and accuracy_goal.get("uplink_bits"),
-        "uplink_bits": last.get("uplink_bits"),
+        **{key: last.get(key) for key in BIT_KEYS},
+        "wire_uplink_bits": last.get("wire_uplink_bits"),
         "downlink_bits": last.get("downlink_bits"),
         "parameters": parameters,
         "devices": devices,

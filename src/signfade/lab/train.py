@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from signfade.lab.config import ConfigError, differences, resolve, to_toml
+from signfade.lab.config import ConfigError, deciding, differences, resolve, to_toml
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import summarise
 from signfade.learn.run import Experiment, RunFailed
@@ -135,7 +135,7 @@ def standing(settings: RunSettings, folder: Path) -> Literal["new", "unfinished"
     if not run.config_path.exists():
         return "new"
     try:
-        there = resolve(run.config())
+        there = resolve(deciding(run.config()))
     except ConfigError as error:
         raise FolderError(f"{folder} holds a run this version cannot read: {error}") from error
     for key, (old, new) in differences(there, settings).items():

@@ -82,6 +82,6 @@ class Attack:
         return torch.from_numpy(np.packbits(draw.integers(0, 2, self._encoder.size, dtype=np.uint8)))
 
     def _levels(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        if self._encoder.method.side_bits is None:
+        if not self._encoder.quantised:
             return mean, scale
         return self._encoder.scalar_code.rounded(mean, scale)

@@ -33,10 +33,7 @@ class Defence:
     def __init__(self, settings: DefenceSettings, encoder: Encoder, population: int, seed: int) -> None:
         self._settings = settings
         self._scalars = initial_scalars(len(encoder.segments))
-        self._mean_step, self._scale_step = 0.0, 1.0
-        if encoder.method.side_bits is not None:
-            code = encoder.scalar_code
-            self._mean_step, self._scale_step = code.mean_step, code.scales.bound**2
+        self._encoder = encoder
         self._joint = encoder.method.aggregator == "bfl"
         self.changed = False
         self.reliability = Reliability(encoder, population, seed) if settings.reliability else None
@@ -53,8 +50,9 @@ class Defence:
             _ = received.y  # the rule needs all signals at once, so they may as well be made now
         if self._settings.bound_scales:
             told = (received.layer_mean, received.layer_scale)
+            mean_step, scale_step = self._steps
             mean, scale, self._scalars = bound_scalars(
-                self._scalars, *told, mean_step=self._mean_step, scale_step=self._scale_step
+                self._scalars, *told, mean_step=mean_step, scale_step=scale_step
             )
             self.changed = not (torch.equal(mean, told[0]) and torch.equal(scale, told[1]))
             received = received.believed(layer_mean=mean, layer_scale=scale)
@@ -65,6 +63,14 @@ class Defence:
             received = received.believed(trust=trust, **self._discounted(received, trust))
             self.changed = True
         return received
+
+    @property
+    def _steps(self) -> tuple[float, float]:
+        """Steps of this round's quantisers: of means, in scales, and of scales, a ratio."""
+        if not self._encoder.quantised:
+            return 0.0, 1.0
+        code = self._encoder.scalar_code
+        return code.mean_step, code.scales.bound**2
 
     def _discounted(self, received: Received, trust: Tensor) -> dict[str, Tensor]:
         """Return what becomes of a device's word: `weight * trust * (mean + estimated rest)`.
