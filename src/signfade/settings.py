@@ -307,22 +307,43 @@ class PresenceSettings(_Section):
     backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
 
 
+# What the attackers of a mixed minority do, one after the other.
+MIXED_ATTACKS = ("sign-flip", "ones", "mean-shift", "scale-inflation", "random-bits")
+
+
 class AttackSettings(_Section):
     """Devices that lie."""
 
-    kind: Literal["none", "sign-flip", "scale-inflation", "random-bits"] = Field(
-        "none", description="what attackers do: none, sign-flip, scale-inflation or random-bits"
+    kind: Literal[
+        "none",
+        "sign-flip",
+        "scale-inflation",
+        "random-bits",
+        "ones",
+        "mean-shift",
+        "scale-collusion",
+        "below-bound",
+        "mixed",
+    ] = Field(
+        "none",
+        description="what attackers do: none, sign-flip, scale-inflation, random-bits, ones (all bits +1), "
+        "mean-shift, scale-collusion (most report vanishing scales, one in six inflates), below-bound "
+        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn)",
     )
     fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
     strength: float = Field(
-        1.0, gt=0, le=1e6, description="what an attacker multiplies its scale by, whatever the kind"
+        1.0,
+        gt=0,
+        le=1e6,
+        description="what an attacker multiplies its scale by; with mean-shift, how many scales it adds to "
+        "its mean",
     )
     collude: bool = Field(False, description="all attackers send the same bits, for random-bits")
 
     @model_validator(mode="after")
     def _consistent(self) -> AttackSettings:
-        if self.kind == "scale-inflation" and self.strength == 1:
-            raise ValueError("strength must not be 1 with scale-inflation, which would be no attack")
+        if self.kind in ("scale-inflation", "scale-collusion") and self.strength == 1:
+            raise ValueError(f"strength must not be 1 with {self.kind}, which would inflate nothing")
         if self.collude and self.kind != "random-bits":
             raise ValueError('collude must be false unless kind is "random-bits"')
         return self

@@ -29,7 +29,7 @@ from signfade.server.reliability import (
     initial_reliability,
     judge,
 )
-from signfade.server.robust import ScalarState, bound_scalars, initial_scalars
+from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
 from signfade.server.sbfl import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
 from signfade.server.update import (
     ServerState,
@@ -49,6 +49,7 @@ __all__ = [
     "ServerState",
     "UpdateInfo",
     "bfl",
+    "accepted_scale",
     "blmmse",
     "blmmse_covariance",
     "bound_scalars",
