@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 __all__ = [
+    "MIXED_ATTACKS",
     "PRESETS",
+    "ROBUST_RULES",
     "VOTES",
     "AttackSettings",
     "CellSettings",
@@ -176,7 +178,22 @@ class CellSettings(_Section):
         return self
 
 
-Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "signsum"]
+Aggregator = Literal[
+    "ideal",
+    "signsgd",
+    "sbfl",
+    "blmmse",
+    "high_snr",
+    "zero_forcing",
+    "bfl",
+    "signsum",
+    "krum",
+    "multi_krum",
+    "trimmed_mean",
+    "median",
+]
+# Rules of the literature against hostile devices: a robust mean of the devices' soft estimates.
+ROBUST_RULES = ("krum", "multi_krum", "trimmed_mean", "median")
 # Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
 VOTES = ("signsgd", "signsum")
 # Rules for signs that the air has added up: the posterior mean, the best linear rule, and the sign.
@@ -192,7 +209,8 @@ class MethodSettings(_Section):
     aggregator: str = Field(
         "sbfl",
         description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
-        "server adds the detected signs up and takes no majority), or your own rule as "
+        "server adds the detected signs up and takes no majority), krum, multi_krum, trimmed_mean or median "
+        "(robust means of sbfl's terms, see defence.assumed), or your own rule as "
         "package.module:function or file.py:function",
     )
     prior: Literal["gaussian", "laplacian", "empirical"] = Field(
@@ -357,7 +375,15 @@ class DefenceSettings(_Section):
     )
     reliability: bool = Field(
         False,
-        description="learn round by round which devices to believe, and turn those round that always lie",
+        description="learn round by round which devices to rely on, leave out those that mislead, and turn "
+        "those round that always send the opposite",
+    )
+    assumed: float = Field(
+        0.3,
+        ge=0,
+        lt=0.5,
+        description="part of a round's devices that krum, multi_krum and trimmed_mean take for attackers, "
+        "at most what they can bear (krum: K >= 2*f + 3)",
     )
 
 
@@ -452,6 +478,8 @@ class RunSettings(_Section):
                 )
         if rule in VOTES and defence.bound_scales:
             raise ValueError(f"defence.bound_scales must be false with {rule}, whose devices send no scales")
+        if rule in ROBUST_RULES and defence.reliability:
+            raise ValueError(f"defence.reliability must be false with {rule}, which chooses devices itself")
         if defence.reliability and self.cell.access == "over_the_air":
             raise ValueError(
                 'defence.reliability must be false with cell.access = "over_the_air", where no device is '

@@ -73,7 +73,9 @@ class Attack:
             return sent
         packed, mean, scale = sent.packed.clone(), sent.mean.clone(), sent.scale.clone()
         if self._settings.kind == "below-bound":
-            scale[rows] = accepted_scale(sent.scale[np.delete(np.arange(len(scale)), rows)], len(rows)).to(scale)
+            scale[rows] = accepted_scale(sent.scale[np.delete(np.arange(len(scale)), rows)], len(rows)).to(
+                scale
+            )
         for row in rows:
             place = int(np.searchsorted(self.attackers, devices[row]))
             kind = self._settings.kind

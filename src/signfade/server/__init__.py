@@ -30,6 +30,7 @@ from signfade.server.reliability import (
     judge,
 )
 from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
+from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
 from signfade.server.sbfl import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
 from signfade.server.update import (
     ServerState,
@@ -48,11 +49,12 @@ __all__ = [
     "ScalarState",
     "ServerState",
     "UpdateInfo",
-    "bfl",
     "accepted_scale",
+    "bfl",
     "blmmse",
     "blmmse_covariance",
     "bound_scalars",
+    "coordinate_median",
     "detect",
     "device_bfl",
     "factor_bfl",
@@ -74,6 +76,7 @@ __all__ = [
     "joint_sbfl_weights",
     "joint_weights",
     "judge",
+    "krum",
     "learn_correlation",
     "learn_low_rank",
     "majority_vote",
@@ -84,5 +87,6 @@ __all__ = [
     "sign_downlink_update",
     "smooth_correlation",
     "superposed_vote",
+    "trimmed_mean",
     "zero_forcing",
 ]

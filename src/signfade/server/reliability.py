@@ -114,11 +114,11 @@ def judge(state: ReliabilityState) -> ReliabilityState:
     """Turn the evidence into trust: `c = odds/(prior + m^2/v)`, cut to [-1, 1], `odds = prior + 2*a*m/v`.
 
     a is a device's average of the statistic, m the median of the averages, v the noise of a or the robust
-    variance of the averages about m, whichever is larger; then again with the devices weighted by c. `2*a*m/v`
-    are the log-odds of +1 against -1 for Gaussian evidence. A device with half of the typical average or more
-    gets 1; one whose average vanishes tends to 0; one whose odds are negative gets 0, and less only by what
-    they are below -10. So a device must have turned against the model for long before its bits are turned
-    round, and where the evidence says nothing, everybody counts.
+    variance of the averages about m, whichever is larger; then again with the devices weighted by c.
+    `2*a*m/v` are the log-odds of +1 against -1 for Gaussian evidence. A device with half of the typical
+    average or more gets 1; one whose average vanishes tends to 0; one whose odds are negative gets 0, and
+    less only by what they are below -10. So a device must have turned against the model for long before its
+    bits are turned round, and where the evidence says nothing, everybody counts.
 
     Args:
         state: With evidence. Not modified.

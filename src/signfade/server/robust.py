@@ -1,7 +1,7 @@
 """Scalars that cannot be trusted: a bound on what devices report, from what the others report.
 
 The scale a device reports is its weight in the sum, and nothing in the air limits it. An honest scale is near
-the others' on a logarithmic axis: within three robust deviations of their median, and within a factor of four.
+the others' on a logarithmic axis: within three robust deviations of their median and a factor of four.
 
 Breakdown point: one half. While fewer than half of the devices compared are hostile, the median of the log
 scales lies between honest ones, whatever the hostile ones report and however they divide it up between them.
