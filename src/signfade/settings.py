@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 __all__ = [
+    "MIXED_ATTACKS",
     "PRESETS",
+    "ROBUST_RULES",
     "VOTES",
     "AttackSettings",
     "CellSettings",
@@ -177,7 +179,22 @@ class CellSettings(_Section):
         return self
 
 
-Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "signsum"]
+Aggregator = Literal[
+    "ideal",
+    "signsgd",
+    "sbfl",
+    "blmmse",
+    "high_snr",
+    "zero_forcing",
+    "bfl",
+    "signsum",
+    "krum",
+    "multi_krum",
+    "trimmed_mean",
+    "median",
+]
+# Rules of the literature against hostile devices: a robust mean of the devices' soft estimates.
+ROBUST_RULES = ("krum", "multi_krum", "trimmed_mean", "median")
 # Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
 VOTES = ("signsgd", "signsum")
 # What a vote is where as many devices say +1 as say -1.
@@ -195,7 +212,8 @@ class MethodSettings(_Section):
     aggregator: str = Field(
         "sbfl",
         description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
-        "server adds the detected signs up and takes no majority), or your own rule as "
+        "server adds the detected signs up and takes no majority), krum, multi_krum, trimmed_mean or median "
+        "(robust means of sbfl's terms, see defence.assumed), or your own rule as "
         "package.module:function or file.py:function",
     )
     tie: Tie = Field(
@@ -309,22 +327,43 @@ class PresenceSettings(_Section):
     backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
 
 
+# What the attackers of a mixed minority do, one after the other.
+MIXED_ATTACKS = ("sign-flip", "ones", "mean-shift", "scale-inflation", "random-bits")
+
+
 class AttackSettings(_Section):
     """Devices that lie."""
 
-    kind: Literal["none", "sign-flip", "scale-inflation", "random-bits"] = Field(
-        "none", description="what attackers do: none, sign-flip, scale-inflation or random-bits"
+    kind: Literal[
+        "none",
+        "sign-flip",
+        "scale-inflation",
+        "random-bits",
+        "ones",
+        "mean-shift",
+        "scale-collusion",
+        "below-bound",
+        "mixed",
+    ] = Field(
+        "none",
+        description="what attackers do: none, sign-flip, scale-inflation, random-bits, ones (all bits +1), "
+        "mean-shift, scale-collusion (most report vanishing scales, one in six inflates), below-bound "
+        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn)",
     )
     fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
     strength: float = Field(
-        1.0, gt=0, le=1e6, description="what an attacker multiplies its scale by, whatever the kind"
+        1.0,
+        gt=0,
+        le=1e6,
+        description="what an attacker multiplies its scale by; with mean-shift, how many scales it adds to "
+        "its mean",
     )
     collude: bool = Field(False, description="all attackers send the same bits, for random-bits")
 
     @model_validator(mode="after")
     def _consistent(self) -> AttackSettings:
-        if self.kind == "scale-inflation" and self.strength == 1:
-            raise ValueError("strength must not be 1 with scale-inflation, which would be no attack")
+        if self.kind in ("scale-inflation", "scale-collusion") and self.strength == 1:
+            raise ValueError(f"strength must not be 1 with {self.kind}, which would inflate nothing")
         if self.collude and self.kind != "random-bits":
             raise ValueError('collude must be false unless kind is "random-bits"')
         return self
@@ -338,7 +377,15 @@ class DefenceSettings(_Section):
     )
     reliability: bool = Field(
         False,
-        description="learn round by round which devices to believe, and turn those round that always lie",
+        description="learn round by round which devices to rely on, leave out those that mislead, and turn "
+        "those round that always send the opposite",
+    )
+    assumed: float = Field(
+        0.3,
+        ge=0,
+        lt=0.5,
+        description="part of a round's devices that krum, multi_krum and trimmed_mean take for attackers, "
+        "at most what they can bear (krum: K >= 2*f + 3)",
     )
 
 
@@ -433,6 +480,8 @@ class RunSettings(_Section):
                 )
         if rule in VOTES and defence.bound_scales:
             raise ValueError(f"defence.bound_scales must be false with {rule}, whose devices send no scales")
+        if rule in ROBUST_RULES and defence.reliability:
+            raise ValueError(f"defence.reliability must be false with {rule}, which chooses devices itself")
         if defence.reliability and self.cell.access == "over_the_air":
             raise ValueError(
                 'defence.reliability must be false with cell.access = "over_the_air", where no device is '

@@ -22,13 +22,17 @@ from signfade.settings import MethodSettings
 __all__ = ["Estimator", "rule_of"]
 
 
-def rule_of(method: MethodSettings) -> Rule | None:
+def rule_of(method: MethodSettings, assumed: float = 0.0) -> Rule | None:
     """Return the rule that reads each round by itself; None for `ideal` and `bfl`, which are none.
+
+    Args:
+        method: Section `method` of the configuration.
+        assumed: `defence.assumed`.
 
     Raises:
         ValueError: There is no such rule.
     """
-    return None if method.aggregator in ("ideal", "bfl") else find_rule(method)
+    return None if method.aggregator in ("ideal", "bfl") else find_rule(method, assumed)
 
 
 class Estimator:

@@ -58,7 +58,7 @@ class Experiment:
         self.round = 0
         self.warnings: list[str] = []
         self._workers = settings.threads or available_threads()
-        rule = rule_of(settings.method)
+        rule = rule_of(settings.method, settings.defence.assumed)
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
         self._encoder = Encoder(settings.method, self.task.segments)

@@ -87,7 +87,7 @@ class BaseStation:
         self._unit = start.step_unit
         population = settings.data.devices
         self._cell = make_cell(settings.cell, population, settings.seed)
-        rule = rule_of(settings.method)
+        rule = rule_of(settings.method, settings.defence.assumed)
         defence = make_defence(settings, self.encoder, population)
         self._estimate = Estimator(rule, self.encoder, population, settings.seed, self._cell, defence)
         self._step = make_step(settings.server, start.weights, start.step_unit)
