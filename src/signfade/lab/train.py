@@ -194,6 +194,7 @@ def _continue(
         run.save_checkpoint(experiment.round, experiment.state(), {})
         return experiment.round
 
+    on_write()
     saved = _restore(experiment, run, note)
     if (elsewhere := record_environment(run.environment_path, saved)) is not None:
         note(elsewhere)
