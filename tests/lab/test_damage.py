@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from signfade.lab.config import load
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.group import load_run
 from signfade.lab.metrics import metric_line, scan_metrics
+from signfade.lab.summary import decode_summary
 from signfade.lab.train import Interrupted, train
 
 ROUNDS = 7
@@ -67,17 +69,13 @@ def resumes_to(whole: RunFolder, folder: RunFolder) -> list[str]:
     return notes
 
 
-def test_every_flipped_bit_of_finished_metrics_is_noticed_or_harmless(whole: RunFolder) -> None:
+def test_every_flipped_bit_of_finished_metrics_is_noticed(whole: RunFolder) -> None:
     data = whole.metrics_path.read_bytes()
     records = whole.read_metrics()
-    noticed = 0
     for damaged in flips(data):
         scan = scan_metrics(damaged)
-        if scan.damage is not None or len(scan.records) != ROUNDS:
-            noticed += 1
-        else:
-            assert scan.records == records
-    assert noticed >= 8 * len(data) - 8 * len(b'"crc32"')  # at most the last key may lose its name
+        assert scan.damage is not None or len(scan.records) < ROUNDS  # which the summary tells
+        assert scan.records == records[: len(scan.records)]
 
 
 def test_damaged_metrics_reach_no_result(whole: RunFolder) -> None:
@@ -95,35 +93,23 @@ def test_damaged_metrics_reach_no_result(whole: RunFolder) -> None:
 
 
 def test_every_flipped_bit_of_a_summary_is_noticed_or_harmless(whole: RunFolder) -> None:
-    data, summary = whole.summary_path.read_bytes(), whole.read_summary()
-    try:
-        for damaged in flips(data):
-            whole.summary_path.write_bytes(damaged)
-            try:
-                found = whole.read_summary()
-            except FolderError as error:
-                assert r"its summary.json " in str(error)  # noqa: PT017
-            else:
-                assert found is not None
-                assert summary is not None
-                assert {key: found[key] for key in summary} == summary
-    finally:
-        whole.summary_path.write_bytes(data)
+    summary = whole.read_summary()
+    assert summary is not None
+    for damaged in flips(whole.summary_path.read_bytes()):
+        with suppress(ValueError):
+            found = decode_summary(damaged)
+            assert {key: found[key] for key in summary} == summary
 
 
-def test_where_an_unfinished_run_goes_back_to_after_every_flip_and_every_cut(stopped: RunFolder) -> None:
-    """Not one bit of what stays differs, and no more is lost than the rounds after the next checkpoint."""
+def test_no_more_is_taken_for_whole_after_a_flip_or_a_cut_than_is(stopped: RunFolder) -> None:
     data = stopped.metrics_path.read_bytes()
     ends = scan_metrics(data).ends
     damages = [(data[:length], length) for length in range(len(data) + 1)]
-    damages += [(damaged, place // 8) for place, damaged in enumerate(flips(data)) if place % 8 in (0, 3, 6)]
+    damages += [(damaged, place // 8) for place, damaged in enumerate(flips(data))]
     for damaged, first in damages:
-        stopped.metrics_path.write_bytes(damaged)
         scan = scan_metrics(damaged)
-        undamaged = sum(end <= first for end in ends[1:])
-        # a flip in the name of the last checksum's key may go unnoticed: all numbers are there then
-        assert undamaged <= len(scan.records) <= undamaged + (damaged[: ends[-1]] != data[: len(damaged)])
-        assert data.startswith(damaged[: scan.ends[undamaged]])
+        assert len(scan.records) == sum(end <= first for end in ends[1:])
+        assert data.startswith(damaged[: scan.ends[-1]])
 
 
 @pytest.mark.parametrize(("round", "expected"), [(6, "round 4"), (5, "round 4"), (4, "start"), (1, "start")])

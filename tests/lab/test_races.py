@@ -26,7 +26,7 @@ from signfade.settings import RunSettings
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no advisory locks there")
 
 RACES = 100
-HELD = r"another process is writing to the run folder .*: pid {pid} on \S+, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
+HELD = r"another process is writing to the run folder .*: pid {pid} on \S+, since \d+-\d+-\d+ \d+:\d+:\d+"
 
 
 def tiny(seed: int) -> RunSettings:
