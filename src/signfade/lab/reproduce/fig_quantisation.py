@@ -44,6 +44,17 @@ def at_bits(study: Study, prior: str, bits: int | None) -> list[Record]:
     return study.records.find_all(_runs(study.scale, prior, bits))
 
 
+def _grid(study: Study) -> str:
+    """Return which grid the scales of the runs at hand were on; older records do not tell payload bits."""
+    found = [record for prior in PRIORS for bits in BITS for record in at_bits(study, prior, bits)]
+    if any(record.value("payload_bits") is None for record in found):
+        return (
+            "the scale uniformly in its logarithm from 1e-6 to 1 (runs of an older version, whose range did "
+            "not follow the gradients)"
+        )
+    return "the scale uniformly in its logarithm over a range that follows the gradients"
+
+
 def _render(study: Study) -> list[Block]:
     places = [*BITS, None]
     with figure_style():
@@ -64,11 +75,10 @@ def _render(study: Study) -> list[Block]:
         for bits in places
     ]
     words = (
-        "Mean and scale of a device, quantised with this package's defaults: the scale uniformly in its "
-        "logarithm from 1e-6 to 1, the mean uniformly from −1 to 1 in units of the decoded scale (the "
-        "paper's quantisers are uniform, their ranges are not told). The unit matters: what a mean is "
-        "rounded by is added to every weight, so its step must shrink with the gradients. "
-        f"{pair_text(PAIR)}, full downlink."
+        f"Mean and scale of a device, quantised: {_grid(study)}, the mean uniformly from −1 to 1 in units of "
+        "the decoded scale (the paper's quantisers are uniform, their ranges are not told). The unit "
+        "matters: what a mean is rounded by is added to every weight, so its step must shrink with the "
+        f"gradients. {pair_text(PAIR)}, full downlink."
     )
     note = f"Test accuracy after {study.scale.figure_rounds} rounds; mean ± deviation over seeds."
     about = "Test accuracy against the bits for each scalar, for both priors"

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from signfade.lab.config import deciding, load
+from signfade.lab.config import deciding, load, resolve
 from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
 from signfade.lab.toml import flatten
@@ -48,6 +48,7 @@ _KEPT = (
     "rounds_to_loss_1",
     "rounds_to_accuracy_09",
     "uplink_bits",
+    "payload_bits",
     "downlink_bits",
     "parameters",
     "seconds",
@@ -220,7 +221,7 @@ def read_folder(path: Path, settings: RunSettings | None = None) -> Record | Non
     if summary is None and not lost:
         return None
     if settings is None:
-        settings = load(folder.config_path)
+        settings = resolve(deciding(folder.config()))
     metrics = folder.read_metrics()
     if summary is None:
         summary = summarise(metrics, name="", seed=0, method="", parameters=0, devices=0)
