@@ -14,16 +14,14 @@ from signfade._text import has_controls, printable
 __all__ = [
     "MIXED_ATTACKS",
     "PRESETS",
-    "ROBUST_RULES",
-    "VOTES",
     "AttackSettings",
+    "AvailabilitySettings",
     "CellSettings",
     "DataSettings",
     "DefenceSettings",
     "EvalSettings",
     "MethodSettings",
     "ModelSettings",
-    "PresenceSettings",
     "RunSettings",
     "ServerSettings",
     "Tie",
@@ -190,28 +188,8 @@ class CellSettings(_Section):
         return self
 
 
-Aggregator = Literal[
-    "ideal",
-    "signsgd",
-    "sbfl",
-    "blmmse",
-    "high_snr",
-    "zero_forcing",
-    "bfl",
-    "signsum",
-    "krum",
-    "multi_krum",
-    "trimmed_mean",
-    "median",
-]
-# Rules of the literature against hostile devices: a robust mean of the devices' soft estimates.
-ROBUST_RULES = ("krum", "multi_krum", "trimmed_mean", "median")
-# Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
-VOTES = ("signsgd", "signsum")
 # What a vote is where as many devices say +1 as say -1.
 Tie = Literal["zero", "plus", "random"]
-# Rules for signs that the air has added up: the posterior mean, the best linear rule, and the sign.
-AIR_RULES = ("ideal", "sbfl", "blmmse", "signsgd")
 
 
 class MethodSettings(_Section):
@@ -294,21 +272,6 @@ class MethodSettings(_Section):
             return {**PRESETS[name], **values}
         return values
 
-    @model_validator(mode="after")
-    def _consistent(self) -> MethodSettings:
-        if self.aggregator == "bfl" and self.scales == "layer" and self.rotation == "none":
-            raise ValueError('scales must be "device" with bfl: its devices are correlated alike everywhere')
-        if self.aggregator == "bfl" and self.prior != "gaussian":
-            raise ValueError('prior must be "gaussian" with bfl')
-        for key in ("error_feedback", "sign_noise", "flip"):
-            if self.aggregator == "ideal" and getattr(self, key) > 0:
-                raise ValueError(f"{key} must be 0 with ideal, which sends no bits")
-        if self.aggregator in VOTES and self.error_feedback > 0:
-            raise ValueError(
-                f"error_feedback must be 0 with {self.aggregator}: bits without a scale lose no size"
-            )
-        return self
-
     @property
     def family(self) -> Literal["gaussian", "laplacian"]:
         """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
@@ -322,10 +285,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class PresenceSettings(_Section):
-    """Who is there: devices that drop out, are late, or are short of power."""
+class AvailabilitySettings(_Section):
+    """Devices that drop out, are late, or are short of power."""
 
-    dropout: float = Field(0.0, ge=0, le=1, description="probability that a device is not heard in a round")
+    dropout: float = Field(
+        0.0, ge=0, le=1, description="probability that a device is not received in a round"
+    )
     late: float = Field(
         0.0, ge=0, le=1, description="probability that a device needs more than a round for its gradient"
     )
@@ -403,13 +368,13 @@ class DefenceSettings(_Section):
 class ServerSettings(_Section):
     """What the server does with the estimate."""
 
-    step: float = Field(1e-2, gt=0, description="learning rate; for regression in units of 1/L")
+    learning_rate: float = Field(1e-2, gt=0, description="learning rate; for regression in units of 1/L")
     momentum: float = Field(
         0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
     )
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Literal["constant", "sqrt"] = Field(
-        "constant", description="sqrt divides the step by sqrt(t + 1)"
+        "constant", description="sqrt divides the learning rate by sqrt(t + 1)"
     )
     downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit a weight down")
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
@@ -418,12 +383,12 @@ class ServerSettings(_Section):
 
 
 class EvalSettings(_Section):
-    """When to look at the test set."""
+    """When to evaluate the model on the test set."""
 
     every: int = Field(
         10, ge=1, description="rounds between two evaluations; the last round is always evaluated"
     )
-    at: list[int] = Field([], description="further rounds to look at, such as the first hundred more often")
+    at: list[int] = Field([], description="further rounds to evaluate, such as the first hundred more often")
 
 
 class RunSettings(_Section):
@@ -443,7 +408,7 @@ class RunSettings(_Section):
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
     method: MethodSettings = MethodSettings()
     server: ServerSettings = ServerSettings()
-    presence: PresenceSettings = PresenceSettings()
+    availability: AvailabilitySettings = AvailabilitySettings()
     attack: AttackSettings = AttackSettings()
     defence: DefenceSettings = DefenceSettings()
     eval: EvalSettings = EvalSettings()
@@ -458,46 +423,17 @@ class RunSettings(_Section):
             raise ValueError(
                 f"cell.snr_db must have one entry for each of the {self.data.devices} devices; got {len(snr)}"
             )
-        if self.cell.access == "over_the_air":
-            if self.method.aggregator not in AIR_RULES:
-                raise ValueError(
-                    f"method.aggregator must be one of {', '.join(AIR_RULES)} with cell.access = "
-                    f'"over_the_air", where no device is heard alone; got {self.method.aggregator!r}'
-                )
-            if self.method.form != "corrected":
-                raise ValueError('method.form must be "corrected" with cell.access = "over_the_air"')
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
-        self._check_conduct()
-        return self
+        if self.availability.limited > 0 and self.cell.perfect:
+            raise ValueError("availability.limited must be 0 over perfect links, where power does not matter")
+        if self.attack.kind != "none" and int(self.data.devices * self.attack.fraction + 0.5) == 0:
+            got = f"{self.attack.fraction:g} of {self.data.devices} devices"
+            raise ValueError(f"attack.fraction must be at least one device; got {got}")
+        from signfade.server.aggregators import check_settings  # late: most commands never need torch
 
-    def _check_conduct(self) -> None:
-        """Raise where presence, attacks or defences have no meaning."""
-        rule, attack, defence = self.method.aggregator, self.attack, self.defence
-        if self.presence.limited > 0 and self.cell.perfect:
-            raise ValueError("presence.limited must be 0 over perfect links, where power does not matter")
-        if attack.kind != "none":
-            if rule == "ideal":
-                raise ValueError(
-                    'attack.kind must be "none" with method.aggregator = "ideal", the honest sum'
-                )
-            if int(self.data.devices * attack.fraction + 0.5) == 0:
-                got = f"{attack.fraction:g} of {self.data.devices} devices"
-                raise ValueError(f"attack.fraction must be at least one device; got {got}")
-        for key in ("bound_scales", "reliability"):
-            if rule == "ideal" and getattr(defence, key):
-                raise ValueError(
-                    f'defence.{key} must be false with method.aggregator = "ideal", the honest sum'
-                )
-        if rule in VOTES and defence.bound_scales:
-            raise ValueError(f"defence.bound_scales must be false with {rule}, whose devices send no scales")
-        if rule in ROBUST_RULES and defence.reliability:
-            raise ValueError(f"defence.reliability must be false with {rule}, which chooses devices itself")
-        if defence.reliability and self.cell.access == "over_the_air":
-            raise ValueError(
-                'defence.reliability must be false with cell.access = "over_the_air", where no device is '
-                "heard alone"
-            )
+        check_settings(self)
+        return self
 
     @property
     def method_label(self) -> str:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from scipy import stats
 
-from signfade.device.rotate import rotate, rotated_size, unrotate
+from signfade.device.rotation import rotate, rotated_size, unrotate
 from signfade.kernels.dispatch import plain_form
 from signfade.keys import stream_key
 
-module = import_module("signfade.device.rotate")  # the package exports a function of that name
+module = import_module("signfade.device.rotation")  # the package exports a function of that name
 SIZES = [1, 2, 3, 5, 11, 12, 13, 100, 300, 1000, 4097, 5000, 9000, 15_000, 62_346]
 
 

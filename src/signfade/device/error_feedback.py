@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from signfade._check import check_shape
+from signfade.device.bits import unpack_signs
 from signfade.device.prior import check_segments, spread
-from signfade.device.sign import unpack_signs
 
 __all__ = ["lost_by_bits"]
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.device.sign import pack_signs, unpack_signs
+from signfade.device.bits import pack_signs, unpack_signs
 
 __all__ = ["Packet", "PacketError", "packet_overhead"]
 

@@ -86,7 +86,7 @@ class ScalarCode:
         told_mean, told_scale = self.decode(*self.encode(mean, scale))
         return told_mean.to(mean), told_scale.to(scale)
 
-    def told_scale(self, mean: Tensor, scale: Tensor) -> Tensor:
+    def sent_scale(self, mean: Tensor, scale: Tensor) -> Tensor:
         """Return the scale to tell: the true one about the mean, or more where the mean cannot be told.
 
         With `top` the largest mean in units, a mean m far above its unit u comes as `top*u`, and bits that
@@ -104,7 +104,7 @@ class ScalarCode:
         """Tell which means and which scales lie beyond their quantiser's range, bool in their shape.
 
         A scale of zero does not count, nor does its mean: there is nothing to send beside the mean, and
-        `told_scale` sees to it that mean and bits together tell that.
+        `sent_scale` sees to it that mean and bits together tell that.
 
         Args:
             mean: Means before quantisation.

@@ -143,7 +143,7 @@ def air_error(settings: RunSettings, snr: Array) -> float:
     """
     import torch
 
-    from signfade.device.sign import sign
+    from signfade.device.bits import sign
     from signfade.keys import generator
     from signfade.server import over_the_air, superposed_vote
     from signfade.uplink import align

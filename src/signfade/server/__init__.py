@@ -1,5 +1,11 @@
 """The base station: from faded, noisy bits to the posterior mean of the summed gradient, and the step."""
 
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
 from signfade.server.bfl import (
     CorrelationState,
     LowRank,
@@ -7,31 +13,26 @@ from signfade.server.bfl import (
     device_bfl,
     factor_bfl,
     fit_factor,
+    fit_joint_blmmse,
+    fit_joint_sbfl,
     gibbs_bfl,
     initial_correlation,
     joint_blmmse,
-    joint_gain,
     joint_sbfl,
-    joint_sbfl_gain,
-    joint_sbfl_weights,
-    joint_weights,
     learn_correlation,
     learn_low_rank,
     private_part,
     smooth_correlation,
 )
-from signfade.server.blmmse import blmmse, blmmse_covariance
+from signfade.server.bussgang import blmmse, blmmse_covariance
+from signfade.server.core import Server, ServerMemory, Stage
 from signfade.server.flipped import flipped_link, flipped_llr
-from signfade.server.over_the_air import over_the_air, superposed_vote
-from signfade.server.reliability import (
-    ReliabilityState,
-    gather_evidence,
-    initial_reliability,
-    judge,
-)
+from signfade.server.independent import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
+from signfade.server.received import Devices, Estimate, Received, Truth
+from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, judge
 from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
 from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
-from signfade.server.sbfl import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
+from signfade.server.superposition import over_the_air, superposed_vote
 from signfade.server.update import (
     ServerState,
     UpdateInfo,
@@ -39,15 +40,29 @@ from signfade.server.update import (
     momentum_update,
     sign_downlink_update,
 )
-from signfade.server.vote import break_ties, detect, majority_vote
+from signfade.server.vote import break_ties, detect, majority_vote, sign_sum
+
+# A rule registers itself where it is defined: a new file in this folder is all it takes.
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Context",
     "CorrelationState",
+    "Devices",
+    "Estimate",
     "LowRank",
+    "Received",
     "ReliabilityState",
     "SBFLNetwork",
     "ScalarState",
+    "Server",
+    "ServerMemory",
     "ServerState",
+    "Stage",
+    "Truth",
     "UpdateInfo",
     "accepted_scale",
     "bfl",
@@ -60,6 +75,8 @@ __all__ = [
     "device_bfl",
     "factor_bfl",
     "fit_factor",
+    "fit_joint_blmmse",
+    "fit_joint_sbfl",
     "flipped_link",
     "flipped_llr",
     "gather_evidence",
@@ -71,11 +88,7 @@ __all__ = [
     "initial_scalars",
     "initial_state",
     "joint_blmmse",
-    "joint_gain",
     "joint_sbfl",
-    "joint_sbfl_gain",
-    "joint_sbfl_weights",
-    "joint_weights",
     "judge",
     "krum",
     "learn_correlation",
@@ -86,6 +99,7 @@ __all__ = [
     "private_part",
     "sbfl",
     "sign_downlink_update",
+    "sign_sum",
     "smooth_correlation",
     "superposed_vote",
     "trimmed_mean",

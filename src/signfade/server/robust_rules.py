@@ -6,10 +6,16 @@ estimate the mean over the honest devices. None looks beyond one round.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from signfade._check import check_finite, check_tensor
+from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
+from signfade.server.received import Estimate, Received
+from signfade.settings import RunSettings
+from signfade.uplink import half_llr
 
 __all__ = ["coordinate_median", "krum", "trimmed_mean"]
 
@@ -118,3 +124,47 @@ def _check(x: Tensor, attackers: int) -> None:
     check_finite("x", x)
     if attackers < 0:
         raise ValueError(f"attackers must not be negative; got {attackers}")
+
+
+def _robust(find: Callable[[Tensor, int], Tensor]) -> Callable[[Received, Context], Estimate]:
+    """Make the estimate of a robust mean of `mean_k + scale_k*tanh(l_k)`, times `sum_k alpha_k`.
+
+    Of K devices `f = defence.assumed*K`, rounded, are taken for attackers, but fewer than half.
+    """
+
+    def estimate(r: Received, context: Context) -> Estimate:
+        soft = torch.tanh(half_llr(r.y, r.h, r.sigma2))
+        mean, scale = (
+            value.to(soft) if value.ndim == 2 else value.to(soft).unsqueeze(1) for value in (r.mean, r.scale)
+        )
+        attackers = min(int(context.defence.assumed * len(r) + 0.5), (len(r) - 1) // 2)
+        return Estimate(float(r.weights.sum()) * find(soft.mul_(scale).add_(mean), attackers))
+
+    return estimate
+
+
+def _krum(x: Tensor, attackers: int, *, several: bool) -> Tensor:
+    if len(x) < 3:
+        raise ValueError(f"Krum needs at least 3 devices per round; got {len(x)}")
+    attackers = min(attackers, (len(x) - 3) // 2)
+    return krum(x, attackers, len(x) - attackers if several else 1)
+
+
+def _check_settings(settings: RunSettings) -> None:
+    if settings.defence.reliability:
+        raise ValueError(
+            f"defence.reliability must be false with {settings.method.aggregator}, which has no weights"
+        )
+
+
+for _name, _help, _find in (
+    (
+        "krum",
+        "the device closest to its neighbours (Blanchard et al. 2017)",
+        lambda x, f: _krum(x, f, several=False),
+    ),
+    ("multi_krum", "the mean of the devices that Krum likes best", lambda x, f: _krum(x, f, several=True)),
+    ("trimmed_mean", "coordinate-wise mean without the extremes (Yin et al. 2018)", trimmed_mean),
+    ("median", "coordinate-wise median (Yin et al. 2018)", lambda x, f: coordinate_median(x)),
+):
+    AGGREGATORS.add(_name, Aggregator(help=_help, estimate=_robust(_find), check=_check_settings))

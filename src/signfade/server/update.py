@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
-from signfade.device.sign import sign
+from signfade.device.bits import sign
 
 __all__ = ["ServerState", "UpdateInfo", "initial_state", "momentum_update", "sign_downlink_update"]
 

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_choice
-from signfade.device.sign import sign
+from signfade.device.bits import sign
 from signfade.kernels import standard_normal
-from signfade.server._sum import check_received, column
-from signfade.settings import Tie
+from signfade.server._sum import check_received, column, fused
+from signfade.server.aggregators import AGGREGATORS, Aggregator, Context, vote
+from signfade.server.received import Estimate, Received
+from signfade.settings import MethodSettings, Tie
+from signfade.uplink import Signals, symbols
 
-__all__ = ["break_ties", "detect", "majority_vote"]
+__all__ = ["break_ties", "detect", "majority_vote", "sign_sum"]
 
 
 def detect(y: Tensor, h: Tensor) -> Tensor:
@@ -40,16 +43,45 @@ def detect(y: Tensor, h: Tensor) -> Tensor:
     return sign(y * side) * side.abs()
 
 
-def majority_vote(y: Tensor, h: Tensor, tie: Tie = "zero", key: int | None = None) -> Tensor:
+def sign_sum(y: Tensor | Signals, h: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Sum of the detected signs, `sum_k alpha_k * sign(y_k / h_k)`: what a vote counts.
+
+    Args:
+        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
+        h: Channel gains, `[K]`. A gain of zero gives the device no say.
+        weights: `alpha_k`, `[K]`; ones if None.
+
+    Returns:
+        The sum, `[M]`.
+
+    Example:
+        >>> sign_sum(torch.tensor([[1.0, -1.0, 0.3], [0.5, -0.2, -0.1]]), torch.ones(2))
+        tensor([ 2., -2.,  0.])
+    """
+    total = fused("vote", y, h, None, weights=weights)
+    if total is not None:
+        return total
+    signs = detect(symbols(y), h)
+    return signs.sum(dim=0) if weights is None else torch.mv(signs.T, weights.to(signs))
+
+
+def majority_vote(
+    y: Tensor | Signals,
+    h: Tensor,
+    tie: Tie = "zero",
+    key: int | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Majority vote over the detected signs: the aggregator of signSGD.
 
     `vote = sign(sum_k sign(y_k / h_k))`, and `break_ties` says what becomes of a sum of zero.
 
     Args:
-        y: Received signals, `[K, M]`.
+        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
         h: Channel gains, `[K]`. A gain of zero gives the device no vote.
         tie: As in `break_ties`.
         key: As in `break_ties`.
+        weights: Of the votes, `[K]`; ones if None.
 
     Returns:
         The vote, `[M]`: +1, -1, or 0 for a tie under "zero". It estimates the sign of the summed gradient,
@@ -65,9 +97,10 @@ def majority_vote(y: Tensor, h: Tensor, tie: Tie = "zero", key: int | None = Non
     Reference:
         Section II. Ties: docs/model.md.
     """
-    tally = detect(y, h).sum(dim=0)
     check_choice("tie", tie, get_args(Tie))
-    return break_ties(tally, tie, key) if bool(h.any()) else tally
+    tally = sign_sum(y, h, weights)
+    voters = h if weights is None else h * weights.to(h)
+    return break_ties(tally, tie, key) if bool(voters.any()) else tally
 
 
 def break_ties(tally: Tensor, tie: Tie = "zero", key: int | None = None) -> Tensor:
@@ -102,3 +135,34 @@ def break_ties(tally: Tensor, tie: Tie = "zero", key: int | None = None) -> Tens
         raise ValueError('key must be given with tie "random"')
     coins = torch.from_numpy(standard_normal(np.array([key], dtype=np.uint64), len(tally))[0])
     return torch.where(tally == 0, sign(coins).to(tally), tally.sign())
+
+
+def _vote(received: Received, method: MethodSettings) -> Tensor:
+    return majority_vote(
+        received.signals, received.device_link.h, method.tie, received.tie_key, received.trust
+    )
+
+
+def _sum(received: Received, context: Context) -> Estimate:
+    return Estimate(sign_sum(received.signals, received.device_link.h, received.trust))
+
+
+AGGREGATORS.add(
+    "signsgd",
+    Aggregator(
+        help="majority vote over the detected signs (signSGD, Section II); devices send no scalars",
+        estimate=vote(_vote),
+        sends="signs",
+        scaled=False,
+        over_the_air="sign",
+    ),
+)
+AGGREGATORS.add(
+    "signsum",
+    Aggregator(
+        help="signsgd whose server adds the detected signs up and takes no majority",
+        estimate=_sum,
+        sends="signs",
+        scaled=False,
+    ),
+)

@@ -17,6 +17,7 @@ from signfade.uplink.code import Decoded, PolarCode, send_coded
 from signfade.uplink.over_the_air import align, inversion_level
 from signfade.uplink.pathloss import OutsideValidity, cost231_hata
 from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
+from signfade.uplink.radio import Radio, make_radio
 from signfade.uplink.signals import Signals, symbols, transmit
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "LinkBudget",
     "OutsideValidity",
     "PolarCode",
+    "Radio",
     "Refined",
     "Signals",
     "Sounding",
@@ -37,6 +39,7 @@ __all__ = [
     "fit_levels",
     "half_llr",
     "inversion_level",
+    "make_radio",
     "mean_snr_db",
     "noise_variance",
     "place_users",

@@ -12,10 +12,10 @@ from signfade.server.bfl.ep import EPInfo, ep_means
 from signfade.server.bfl.exact import exact_means
 from signfade.server.bfl.factor import factor_bfl, factor_nodes, fit_factor, private_part
 from signfade.server.bfl.gibbs import gibbs_means
-from signfade.server.bfl.linear import joint_blmmse, joint_gain, joint_weights
+from signfade.server.bfl.linear import fit_joint_blmmse, joint_blmmse
 from signfade.server.bfl.lowrank import LowRank
 from signfade.server.bfl.posterior import bfl, device_bfl, gibbs_bfl
-from signfade.server.bfl.soft import joint_sbfl, joint_sbfl_gain, joint_sbfl_weights
+from signfade.server.bfl.soft import fit_joint_sbfl, joint_sbfl
 
 __all__ = [
     "CorrelationState",
@@ -28,15 +28,13 @@ __all__ = [
     "factor_bfl",
     "factor_nodes",
     "fit_factor",
+    "fit_joint_blmmse",
+    "fit_joint_sbfl",
     "gibbs_bfl",
     "gibbs_means",
     "initial_correlation",
     "joint_blmmse",
-    "joint_gain",
     "joint_sbfl",
-    "joint_sbfl_gain",
-    "joint_sbfl_weights",
-    "joint_weights",
     "learn_correlation",
     "learn_low_rank",
     "pair_sums",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +16,16 @@ from signfade.server.bfl.lowrank import LowRank, solve_low_rank
 _RIDGE = 1e-9
 
 
+class JointFit(NamedTuple):
+    """Weights `[K]` on one number per device, float64, and the gain of their sum."""
+
+    combine: Tensor
+    gain: float
+
+
 def solve_joint(
     signal: Tensor, power: Tensor, scale: Tensor, correlation: Tensor | LowRank, weights: Tensor | None
-) -> tuple[Tensor, float]:
+) -> JointFit:
     """Return the best weights on numbers `f_k`, one from each device's link, and the gain of their sum.
 
     With `signal_k = E[s_k * f_k]` and `power_k = E[f_k**2]`, f_k depending on device k's sign and noise
@@ -46,4 +54,4 @@ def solve_joint(
     found = torch.where(power == 0, torch.zeros_like(power), solution / root)
     variance = (math.pi / 2) * float(target @ seen)
     gain = float(solution @ (shared * seen)) / variance if variance > 0 else 0.0
-    return found, min(1.0, max(0.0, gain))
+    return JointFit(found, min(1.0, max(0.0, gain)))

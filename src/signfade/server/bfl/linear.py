@@ -2,7 +2,7 @@
 
 Signal model: `y_k = h_k * sign(g_k - mean_k) + n_k`, real noise `n_k ~ N(0, sigma2_k)`, signs of unit power,
 and the centred gradients of all devices jointly Gaussian with the same correlation matrix r for every
-coordinate (after `signfade.device.rotate` they are). By Bussgang and the arcsine law
+coordinate (after `signfade.device.rotation` they are). By Bussgang and the arcsine law
 `Cov(g_k, y_j) = scale_k * r_kj * h_j`, `Cov(y) = h h^T * (2/pi) * arcsin(r) + diag(sigma2)`.
 """
 
@@ -18,20 +18,22 @@ from signfade.server.bfl._inputs import (
     mean_term,
     weighted_rows,
 )
-from signfade.server.bfl._normal import solve_joint
+from signfade.server.bfl._normal import JointFit, solve_joint
 from signfade.server.bfl.lowrank import LowRank
+from signfade.uplink import Signals, symbols
 
-__all__ = ["add_signals", "joint_blmmse", "joint_fit", "joint_gain", "joint_weights"]
+__all__ = ["fit_joint_blmmse", "joint_blmmse"]
 
 
 def joint_blmmse(
-    y: Tensor,
+    y: Tensor | Signals,
     h: Tensor,
     sigma2: Tensor,
     mean: Tensor,
     scale: Tensor,
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
+    fit: JointFit | None = None,
 ) -> Tensor:
     """Linear minimum-MSE estimate of the summed gradient from all devices' symbols together.
 
@@ -39,13 +41,14 @@ def joint_blmmse(
     `w = Cov(y)^-1 c`, `c_j = sum_k alpha_k * Cov(g_k, y_j)`
 
     Args:
-        y: Received signals, `[K, M]`.
+        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
         h: Channel gains, `[K]`. A gain of zero gives the device no say beyond its mean.
         sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
         mean: Mean of each device's gradient, `[K]` or `[K, M]`.
         scale: `E|g - mean|` of each device, `[K]`.
         correlation: Correlation between the devices' gradients, `[K, K]`, or a `LowRank` one.
         weights: `alpha_k`, `[K]`; ones if None.
+        fit: From `fit_joint_blmmse`, where it has been called already.
 
     Returns:
         The estimate of `sum_k alpha_k * g_k`, `[M]`. With the identity as correlation it is `blmmse`.
@@ -63,100 +66,41 @@ def joint_blmmse(
     Reference:
         Section IV-B.1, jointly over devices; docs/bfl.md.
     """
+    y = symbols(y)
     check_link(y, h, sigma2)
     check_devices(mean, weights, *y.shape)
-    return add_signals(y, joint_weights(h, sigma2, scale, correlation, weights), mean, weights)
-
-
-def add_signals(y: Tensor, combine: Tensor, mean: Tensor, weights: Tensor | None = None) -> Tensor:
-    """`joint_blmmse` with the weights `w` that `joint_fit` has found: `sum_k alpha_k*mean_k + w_k*y_k`.
-
-    Args:
-        y: Received signals, `[K, M]`.
-        combine: `w`, `[K]`.
-        mean: Means, `[K]` or `[K, M]`.
-        weights: `alpha_k` of the means, `[K]`; ones if None.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(2)
-        >>> add_signals(torch.tensor([[0.8, -0.4], [0.6, 0.2]]), 0.5 * one, 0 * one)
-        tensor([ 0.7000, -0.1000])
-    """
+    combine, _ = fit or fit_joint_blmmse(h, sigma2, scale, correlation, weights)
     return check_result("y", weighted_rows(y, combine).add_(mean_term(mean, weights, y)))
 
 
-def joint_weights(
+def fit_joint_blmmse(
     h: Tensor,
     sigma2: Tensor,
     scale: Tensor,
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
-) -> Tensor:
-    """The K numbers of `joint_blmmse`: the estimate of the centred sum is `sum_k w_k * y_k`.
+) -> JointFit:
+    """The K numbers of `joint_blmmse`, and by how much it shrinks the sum on average.
+
+    `w = Cov(y)^-1 c`, `eta = E[ghat * gsum] / E[gsum**2] = c^T Cov(y)^-1 c / (alpha^T C alpha)`,
+    `C_kj = std_k * std_j * r_kj`, `std = sqrt(pi/2) * scale` (Gaussian). Divide the estimate by the gain,
+    bounded below, and a learning rate carries over between rules and SNRs.
 
     Arguments as in `joint_blmmse`.
 
     Returns:
-        `w = Cov(y)^-1 c`, float64 `[K]`.
+        `JointFit(combine, gain)`: `w`, float64 `[K]`, and `eta` from 0 to 1; one minus it is the normalised
+        error. It is 0 where the sum has no variance.
 
     Example:
         >>> import torch
         >>> one = torch.ones(2)
-        >>> joint_weights(one, one, one, torch.eye(2))  # independent devices: h/(h**2 + sigma2)
-        tensor([0.5000, 0.5000], dtype=torch.float64)
-
-    Reference:
-        Section IV-B.1, jointly over devices; docs/bfl.md.
-    """
-    return joint_fit(h, sigma2, scale, correlation, weights)[0]
-
-
-def joint_gain(
-    h: Tensor,
-    sigma2: Tensor,
-    scale: Tensor,
-    correlation: Tensor | LowRank,
-    weights: Tensor | None = None,
-) -> float:
-    """By how much `joint_blmmse` shrinks the sum on average; one minus it is its normalised error.
-
-    `eta = E[ghat * gsum] / E[gsum**2] = c^T Cov(y)^-1 c / (alpha^T C alpha)`, `C_kj = std_k * std_j * r_kj`,
-    `std = sqrt(pi/2) * scale` (Gaussian). Divide the estimate by it, bounded below, and a step size carries
-    over between rules and SNRs.
-
-    Arguments as in `joint_weights`.
-
-    Returns:
-        A number from 0 to 1; 0 where the sum has no variance.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(2)
-        >>> round(joint_gain(one, one, one, torch.eye(2)), 4)  # (2/pi) * gamma/(1 + gamma)
-        0.3183
-
-    Reference:
-        docs/bfl.md, "Undoing the shrinkage".
-    """
-    return joint_fit(h, sigma2, scale, correlation, weights)[1]
-
-
-def joint_fit(
-    h: Tensor,
-    sigma2: Tensor,
-    scale: Tensor,
-    correlation: Tensor | LowRank,
-    weights: Tensor | None = None,
-) -> tuple[Tensor, float]:
-    """`joint_weights` and `joint_gain`, which come from one solve.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(2)
-        >>> combine, gain = joint_fit(one, one, one, torch.eye(2))
-        >>> combine, round(gain, 4)
+        >>> combine, gain = fit_joint_blmmse(one, one, one, torch.eye(2))
+        >>> combine, round(gain, 4)  # independent devices: h/(h**2 + sigma2), (2/pi)*gamma/(1 + gamma)
         (tensor([0.5000, 0.5000], dtype=torch.float64), 0.3183)
+
+    Reference:
+        Section IV-B.1, jointly over devices; docs/bfl.md, "Undoing the shrinkage".
     """
     return solve_joint(*_moments(h, sigma2), scale, correlation, weights)
 

@@ -2,7 +2,7 @@
 factorisation.
 
 Signal model: the centred gradients `g_1 ... g_K` of one coordinate are jointly Gaussian with a covariance C
-that is the same for every coordinate (after `signfade.device.rotate` it is); `y_k = h_k * sign(g_k) + n_k`,
+that is the same for every coordinate (after `signfade.device.rotation` it is); `y_k = h_k * sign(g_k) + n_k`,
 real noise `n_k ~ N(0, sigma2_k)`, half-LLR `l_k = h_k * y_k / sigma2_k`. Then
 `p(g | y) ~ N(g; 0, C) * prod_k exp(sign(g_k) * l_k)`.
 

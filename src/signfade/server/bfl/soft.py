@@ -28,11 +28,11 @@ from signfade.server.bfl._inputs import (
     mean_term,
     weighted_rows,
 )
-from signfade.server.bfl._normal import solve_joint
+from signfade.server.bfl._normal import JointFit, solve_joint
 from signfade.server.bfl.lowrank import LowRank
-from signfade.uplink.channel import half_llr
+from signfade.uplink import Signals, half_llr, symbols
 
-__all__ = ["add_soft_bits", "joint_sbfl", "joint_sbfl_fit", "joint_sbfl_gain", "joint_sbfl_weights"]
+__all__ = ["fit_joint_sbfl", "joint_sbfl"]
 
 _Z = 0.05 * torch.arange(-180, 181, dtype=torch.float64)
 _DEVICES = 4096  # at a time: bounds the memory to a few tens of megabytes
@@ -40,7 +40,7 @@ _BELL = torch.softmax(-_Z.square() / 2, dim=0)
 
 
 def joint_sbfl(
-    y: Tensor,
+    y: Tensor | Signals,
     h: Tensor,
     sigma2: Tensor,
     mean: Tensor,
@@ -48,13 +48,14 @@ def joint_sbfl(
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
     agreement: Tensor | None = None,
+    fit: JointFit | None = None,
 ) -> Tensor:
     """The best weighted sum of all devices' soft bits.
 
     `ghat = sum_k alpha_k * mean_k + sum_k w_k * tanh(h_k * y_k / sigma2_k)`
 
     Args:
-        y: Received signals, `[K, M]`.
+        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
         h: Channel gains, `[K]`. A device with gain zero is estimated from the others.
         sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
         mean: Mean of each device's gradient, `[K]` or `[K, M]`.
@@ -63,6 +64,7 @@ def joint_sbfl(
         weights: `alpha_k`, `[K]`; ones if None.
         agreement: `c_k = E[s_k * b_k]` of the sign and the bit that is sent for it, `[K]`, from -1 to 1; ones
             if None.
+        fit: From `fit_joint_sbfl`, where it has been called already.
 
     Returns:
         The estimate of `sum_k alpha_k * g_k`, `[M]`. With the identity as correlation it is `sbfl`.
@@ -79,40 +81,26 @@ def joint_sbfl(
     Reference:
         Propositions 1 and 2 together, jointly over devices; docs/bfl.md.
     """
+    y = symbols(y)
     check_link(y, h, sigma2)
     check_devices(mean, weights, *y.shape)
-    combine = joint_sbfl_weights(h, sigma2, scale, correlation, weights, agreement)
-    return add_soft_bits(y, h, sigma2, combine, mean, weights)
+    combine, _ = fit or fit_joint_sbfl(h, sigma2, scale, correlation, weights, agreement)
+    return _add_soft_bits(y, h, sigma2, combine, mean, weights)
 
 
-def add_soft_bits(
+def _add_soft_bits(
     y: Tensor,
     h: Tensor,
     sigma2: Tensor,
     combine: Tensor,
     mean: Tensor,
     weights: Tensor | None = None,
-    *,
     threads: int | None = None,
 ) -> Tensor:
-    """`joint_sbfl` with the weights `w` that `joint_sbfl_fit` has found.
+    """Return `sum_k alpha_k*mean_k + w_k*tanh(h_k*y_k/sigma2_k)`.
 
-    `sum_k alpha_k*mean_k + w_k*tanh(h_k*y_k/sigma2_k)`. In float32 and with noise on every link one compiled
-    pass does it, tanh within 1.2e-7, sums in float64; the number of threads changes no bit.
-
-    Args:
-        y: Received signals, `[K, M]`.
-        h: Channel gains, `[K]`.
-        sigma2: Variance of the real noise per symbol, `[K]`.
-        combine: `w`, `[K]`.
-        mean: Means, `[K]` or `[K, M]`.
-        weights: `alpha_k` of the means, `[K]`; ones if None.
-        threads: At most so many, by default as many as there are cores.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> add_soft_bits(torch.tensor([[0.8, -0.4], [0.6, 0.2]]), one, one, one, 0 * one)
-        tensor([ 1.2011, -0.1826])
+    In float32 and with noise on every link one compiled pass does it, tanh within 1.2e-7, sums in float64; the
+    number of threads changes no bit.
     """
     y = y.detach()
     slope = (h.detach().double() / sigma2.detach().double()).cpu().numpy()
@@ -131,76 +119,32 @@ def add_soft_bits(
     return check_result("y", torch.from_numpy(total)).add_(mean_term(mean, weights, y))
 
 
-def joint_sbfl_weights(
+def fit_joint_sbfl(
     h: Tensor,
     sigma2: Tensor,
     scale: Tensor,
     correlation: Tensor | LowRank,
     weights: Tensor | None = None,
     agreement: Tensor | None = None,
-) -> Tensor:
-    """The K numbers of `joint_sbfl`: the estimate of the centred sum is `sum_k w_k * tanh(l_k)`.
+) -> JointFit:
+    """The K numbers of `joint_sbfl`, and by how much it shrinks the sum on average.
 
-    They take the place of the scales in `sbfl`, so whatever computes `sbfl` computes this. Some may be
-    negative.
-
-    Arguments as in `joint_sbfl`.
+    The numbers take the place of the scales in `sbfl`; some may be negative. Arguments as in `joint_sbfl`.
 
     Returns:
-        float64 `[K]`.
+        `JointFit(combine, gain)` as in `fit_joint_blmmse`.
 
     Example:
         >>> one = torch.ones(2)
-        >>> joint_sbfl_weights(one, one, one, torch.eye(2))
-        tensor([1.0000, 1.0000], dtype=torch.float64)
-
-    Reference:
-        docs/bfl.md.
-    """
-    return joint_sbfl_fit(h, sigma2, scale, correlation, weights, agreement)[0]
-
-
-def joint_sbfl_gain(
-    h: Tensor,
-    sigma2: Tensor,
-    scale: Tensor,
-    correlation: Tensor | LowRank,
-    weights: Tensor | None = None,
-    agreement: Tensor | None = None,
-) -> float:
-    """By how much `joint_sbfl` shrinks the sum on average; one minus it is its normalised error.
-
-    Arguments as in `joint_sbfl_weights`; see `joint_gain`.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> round(joint_sbfl_gain(one, one, one, torch.eye(2)), 4)  # (2/pi) * rho(1)
-        0.3504
+        >>> combine, gain = fit_joint_sbfl(one, one, one, torch.eye(2))
+        >>> combine, round(gain, 4)  # independent devices: the scales, (2/pi)*rho(1)
+        (tensor([1.0000, 1.0000], dtype=torch.float64), 0.3504)
 
     Reference:
         docs/bfl.md, "Undoing the shrinkage".
     """
-    return joint_sbfl_fit(h, sigma2, scale, correlation, weights, agreement)[1]
-
-
-def joint_sbfl_fit(
-    h: Tensor,
-    sigma2: Tensor,
-    scale: Tensor,
-    correlation: Tensor | LowRank,
-    weights: Tensor | None = None,
-    agreement: Tensor | None = None,
-) -> tuple[Tensor, float]:
-    """`joint_sbfl_weights` and `joint_sbfl_gain`, which come from one solve.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> combine, gain = joint_sbfl_fit(one, one, one, torch.eye(2))
-        >>> combine, round(gain, 4)
-        (tensor([1.0000, 1.0000], dtype=torch.float64), 0.3504)
-    """
     rho = _rho(h, sigma2)
-    return solve_joint(_told(rho, agreement), rho, scale, correlation, weights)
+    return solve_joint(_kept(rho, agreement), rho, scale, correlation, weights)
 
 
 def _rho(h: Tensor, sigma2: Tensor) -> Tensor:
@@ -213,7 +157,7 @@ def _rho(h: Tensor, sigma2: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _told(rho: Tensor, agreement: Tensor | None) -> Tensor:
+def _kept(rho: Tensor, agreement: Tensor | None) -> Tensor:
     """`E[s * tanh(l)] = c * rho`, where tanh(l) is the soft bit of what was sent for s."""
     if agreement is None:
         return rho

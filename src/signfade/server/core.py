@@ -1,0 +1,258 @@
+"""The server's half of a run, for simulations and deployments alike: receive, aggregate, step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from signfade.device import Encoder, Message
+from signfade.keys import stream_key, stream_keys
+from signfade.server.aggregators import AGGREGATORS, Context
+from signfade.server.air_rule import AirRule
+from signfade.server.coded_scalars import CodedScalars
+from signfade.server.optimizer import ModelState, make_optimizer
+from signfade.server.pilots import PilotEstimation
+from signfade.server.received import Devices, Estimate, Received
+from signfade.server.scalar_bounds import BoundScalars, FollowScales
+from signfade.server.turning import Reliability
+from signfade.settings import RunSettings
+from signfade.uplink import Link, make_radio, transmit
+from signfade.uplink.cost import UplinkBits, channel_uses, uplink_bits
+
+__all__ = ["Server", "ServerMemory", "Stage"]
+
+# Dividing by a smaller gain than this would amplify noise more than it restores the step.
+SMALLEST_GAIN = 0.15
+
+
+class Stage(Protocol):
+    """A step between reception and aggregation, with a memory of its own."""
+
+    name: str
+
+    def init(self) -> Any:
+        """Return the state before the first round."""
+
+    def apply(self, state: Any, received: Received) -> tuple[Any, Received, dict[str, Any]]:
+        """Return the new state, what is passed on, and what the metrics say."""
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """Everything the server remembers between rounds.
+
+    Attributes:
+        round: Number of rounds done.
+        model: The weights and the optimiser's state.
+        rule: What the aggregator remembers.
+        stages: The stages' states by name.
+        sent: Bits on the uplink so far.
+        downlink_bits: Bits on the downlink so far.
+        channel_uses: Symbols on the uplink so far.
+    """
+
+    round: int
+    model: ModelState
+    rule: Any
+    stages: dict[str, Any]
+    sent: UplinkBits = UplinkBits()
+    downlink_bits: int = 0
+    channel_uses: int = 0
+
+    @property
+    def weights(self) -> Tensor:
+        """The current model, `[M]`."""
+        return self.model.weights
+
+
+class Server:
+    """What a base station does in a round.
+
+    Args:
+        settings: All of the run.
+        layers: Lengths of the model's layers.
+        population: Number of devices in the cell.
+        unit: What the learning rate is measured in.
+        buffer_bits: Bits of the model's buffers, which devices send in full.
+
+    Attributes:
+        aggregator: The rule's entry in the registry.
+        radio: Where the devices are and how their links fade.
+
+    Raises:
+        ValueError: Settings that do not fit each other.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        layers: tuple[int, ...],
+        population: int,
+        unit: float = 1.0,
+        buffer_bits: int = 0,
+    ) -> None:
+        method, cell, seed = settings.method, settings.cell, settings.seed
+        self.settings = settings
+        self.aggregator = AGGREGATORS.find(method.aggregator)
+        self.radio = make_radio(cell, population, seed)
+        self._encoder = Encoder(method, layers, self.aggregator.sends_scalars)
+        self._optimizer = make_optimizer(settings.server, unit)
+        self._buffer_bits, self._population = buffer_bits, population
+        self._stages = self._make_stages(population)
+        self._air = None
+        if cell.access == "over_the_air" and self.sends_bits:
+            self._air = AirRule(self.aggregator.over_the_air or "posterior", cell, method, seed)
+
+    def _make_stages(self, population: int) -> list[Stage]:
+        if not self.sends_bits:
+            return []
+        settings, encoder, seed = self.settings, self._encoder, self.settings.seed
+        wanted: list[tuple[bool, Any]] = [
+            (settings.cell.csi == "pilot", lambda: PilotEstimation(self.radio)),
+            (
+                settings.cell.side_info == "coded" and encoder.sends_scalars,
+                lambda: CodedScalars(settings.cell, encoder, population, seed),
+            ),
+            (encoder.quantised, FollowScales),
+            (settings.defence.bound_scales, lambda: BoundScalars(encoder, population)),
+            (settings.defence.reliability, lambda: Reliability(encoder, population, seed)),
+        ]
+        return [make() for asked, make in wanted if asked]
+
+    @property
+    def sends_bits(self) -> bool:
+        """Whether devices send bits over the air; `ideal` is given the gradients."""
+        return self.aggregator.sends != "values"
+
+    def init(self, weights: Tensor) -> ServerMemory:
+        """Start from these weights, `[M]`."""
+        memory = self.aggregator.memory
+        rule = None if memory is None else memory(self._population)
+        stages = {stage.name: stage.init() for stage in self._stages}
+        return ServerMemory(0, self._optimizer.init(weights), rule, stages)
+
+    def encoder(self, memory: ServerMemory) -> Encoder:
+        """Return the device's half of the method, with the range that this round's broadcast names."""
+        scale_range = memory.stages.get(FollowScales.name)
+        return (
+            self._encoder
+            if scale_range is None
+            else replace(self._encoder, exponents=tuple(scale_range.exponents))
+        )
+
+    def rotation_key(self, round: int) -> int:
+        """Return the key of the rotation that all devices use in a round."""
+        return stream_key(self.settings.seed, "rotation", round)
+
+    def transmit(
+        self,
+        memory: ServerMemory,
+        message: Message,
+        devices: Devices,
+        weights: Tensor,
+        *,
+        link: Link | None = None,
+        fresh: NDArray[np.bool_] | None = None,
+    ) -> Received:
+        """Let a message pass through the air.
+
+        Args:
+            memory: The server's.
+            message: What the devices send.
+            devices: Who sends, ascending, `[K]`.
+            weights: `alpha_k`, `[K]`.
+            link: The round's links; drawn from the cell if None.
+            fresh: Whose gradient is at the round's weights, `[K]`; all if None.
+        """
+        t, seed = memory.round, self.settings.seed
+        link = self.radio.link(devices, t) if link is None else link
+        signals = transmit(message.bits, link.h, link.sigma2, stream_keys(seed, "noise", t, devices))
+        return Received(
+            signals,
+            signals.link,
+            message.mean,
+            message.scale,
+            weights,
+            self.encoder(memory),
+            devices,
+            t,
+            memory.weights,
+            np.ones(len(devices), dtype=bool) if fresh is None else fresh,
+            self.rotation_key(t),
+            stream_key(seed, "ties", t),
+        )
+
+    def aggregate(
+        self, memory: ServerMemory, received: Received, genie: Tensor | None = None
+    ) -> tuple[ServerMemory, Estimate, dict[str, Any]]:
+        """Estimate the weighted sum of the gradients.
+
+        Args:
+            memory: The server's. Not modified.
+            received: What arrived.
+            genie: The true correlation between devices; used with `method.correlation = "genie"` only.
+
+        Returns:
+            The new memory, the estimate `[M]` with the error to expect, and what the metrics say.
+        """
+        method, stages = self.settings.method, dict(memory.stages)
+        metrics: dict[str, Any] = {"snr_db": self._snr_quantiles(received)}
+        for stage in self._stages:
+            stages[stage.name], received, said = stage.apply(stages[stage.name], received)
+            metrics |= said
+        if self._air is not None:
+            estimate = self._air.estimate(received)
+        else:
+            asked = genie if method.correlation == "genie" else None
+            context = Context(method, self.settings.defence, memory.rule, asked)
+            estimate = self.aggregator.estimate(received, context)
+        factor = 1 / max(estimate.gain, SMALLEST_GAIN) if method.debias else 1.0
+        value = estimate.value
+        if factor != 1:  # the means are known: only what was estimated about them is shrunk
+            known = received.weights @ received.mean
+            value = known + factor * (value - known)
+        predict = estimate.predict
+        final = Estimate(
+            received.turned_back(value),
+            predict=lambda truth, _: None if received.altered else predict(truth, factor),
+        )
+        rule = memory.rule if estimate.memory is None else estimate.memory
+        return replace(memory, rule=rule, stages=stages), final, metrics
+
+    def step(
+        self, memory: ServerMemory, estimate: Tensor, devices: int, before: ServerMemory
+    ) -> ServerMemory:
+        """Step along the estimate, end the round, and count what was sent.
+
+        Args:
+            memory: After the aggregation.
+            estimate: `[M]`.
+            devices: How many sent.
+            before: The memory that the round began with, which says how the scalars were sent.
+        """
+        encoder, cell = self.encoder(before), self.settings.cell
+        moved = self.settings.server.downlink == "full" or bool(estimate.any())
+        down = self._optimizer.downlink_bits(len(estimate)) if moved else 0
+        used = channel_uses(encoder, cell, devices) if self.sends_bits else 0
+        bits = uplink_bits(encoder, cell, self._buffer_bits, values=not self.sends_bits)
+        return replace(
+            memory,
+            round=memory.round + 1,
+            model=self._optimizer.apply(memory.model, estimate, memory.round),
+            sent=memory.sent + bits.times(devices),
+            downlink_bits=memory.downlink_bits + down + encoder.range_bits,
+            channel_uses=memory.channel_uses + used,
+        )
+
+    def _snr_quantiles(self, received: Received) -> list[float] | None:
+        """Return the smallest, median and largest SNR of a round in dB; None for perfect links."""
+        if self.radio.mean_snr_db is None:
+            return None
+        with np.errstate(divide="ignore"):
+            snr_db = 10 * np.log10(received.link.snr.double().numpy())
+        ordered = np.sort(snr_db)  # many times faster than np.quantile
+        return [round(float(ordered[place]), 4) for place in (0, round((len(ordered) - 1) / 2), -1)]

@@ -1,0 +1,166 @@
+"""The devices' side of a simulation: train, encode; feed back what bits lost, be late, be hostile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsilon, lost_by_bits
+from signfade.keys import stream_keys
+from signfade.server import Devices
+from signfade.settings import RunSettings
+from signfade.simulation.attacks import Attackers
+from signfade.simulation.availability import Availability, AvailabilityState, Present
+from signfade.simulation.task import Task
+
+__all__ = ["Clients", "ClientsState", "Diverged", "Update"]
+
+DELTA = 1e-5  # at which composed epsilons are given
+# Gradients held at once: 2^24 float32 numbers, 64 MB, however many devices there are.
+_CHUNK_NUMBERS = 1 << 24
+_LARGEST_MEMORY = 2 << 30
+
+
+class Diverged(RuntimeError):
+    """A gradient is not finite."""
+
+
+class Update(NamedTuple):
+    """What some devices have computed: gradients `[k, M]` and losses `[k]`."""
+
+    devices: Devices
+    gradients: Tensor
+    losses: Tensor
+
+
+@dataclass(frozen=True)
+class ClientsState:
+    """What devices remember between rounds.
+
+    Attributes:
+        availability: Who is busy since when.
+        feedback: What each device's bits have lost so far, `[N, M]`; empty without error feedback.
+    """
+
+    availability: AvailabilityState
+    feedback: Tensor
+
+
+class Clients:
+    """All devices of a run.
+
+    Args:
+        settings: All of the run.
+        task: Model and data.
+
+    Attributes:
+        availability: Which devices are received.
+        attackers: Which devices are hostile.
+
+    Raises:
+        ValueError: Error feedback would need too much memory.
+    """
+
+    def __init__(self, settings: RunSettings, task: Task) -> None:
+        self._settings, self._task = settings, task
+        self.availability = Availability(settings.availability, task.devices, settings.seed)
+        self.attackers = Attackers(settings.attack, task.devices, settings.seed)
+        needed = 4 * task.size * task.devices
+        if settings.method.error_feedback > 0 and needed > _LARGEST_MEMORY:
+            raise ValueError(
+                f"method.error_feedback keeps a gradient of {task.size} numbers for each of {task.devices} "
+                f"devices, {needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
+            )
+
+    def init(self) -> ClientsState:
+        """Return the state before the first round."""
+        rows = self._task.devices if self._settings.method.error_feedback > 0 else 0
+        return ClientsState(self.availability.init(), torch.zeros(rows, self._task.size))
+
+    @property
+    def chunk(self) -> int:
+        """How many devices' gradients are held at once; it depends on the model alone."""
+        return max(1, _CHUNK_NUMBERS // self._task.size)
+
+    def train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Iterator[Update]:
+        """Let the devices compute their gradients, a chunk at a time, so that memory stays flat.
+
+        Args:
+            state: The devices' memory, with the models that late devices began with.
+            present: Who is received.
+            model: The weights that are broadcast, `[M]`.
+            round: Counted from 0.
+        """
+        for start in range(0, len(present.devices), self.chunk):
+            rows = slice(start, start + self.chunk)
+            yield self._train(state, Present(present.devices[rows], present.began[rows]), model, round)
+        self._task.end_round()
+
+    def _train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Update:
+        devices, began = present
+        if (began == round).all():
+            return Update(devices, *self._task.local_gradients(model, devices, round))
+        # A model's buffers are those of the present: only weights are kept.
+        gradients, losses = torch.empty(len(devices), self._task.size), torch.empty(len(devices))
+        for t in np.unique(began):
+            rows = np.flatnonzero(began == t)
+            at = model if t == round else state.availability.models[str(t)]
+            part = self._task.local_gradients(at, devices[rows], int(t))
+            gradients[rows], losses[rows] = part.gradients, part.losses.to(losses)
+        return Update(devices, gradients, losses)
+
+    def encode(
+        self, state: ClientsState, update: Update, encoder: Encoder, rotation_key: int, round: int
+    ) -> tuple[Message, Priors]:
+        """Turn gradients into what honest devices send. Error feedback writes into `state.feedback`."""
+        method, devices = self._settings.method, update.devices
+        gradients = update.gradients
+        if not math.isfinite(gradients.sum().item()) and not bool(gradients.isfinite().all()):
+            raise Diverged("a gradient is not finite")
+        rows = torch.from_numpy(devices)
+        if method.error_feedback > 0:
+            gradients = gradients + state.feedback[rows]
+        rotated = encoder.rotate(gradients, rotation_key)
+        seed = self._settings.seed
+        message, priors = encoder.encode(rotated, lambda purpose: stream_keys(seed, purpose, round, devices))
+        if method.error_feedback > 0:
+            lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)
+            state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation_key)
+        return message, priors
+
+    @property
+    def predictable(self) -> bool:
+        """Whether theory knows what the server's estimate has to do with the devices' gradients."""
+        return self._settings.method.error_feedback == 0 and self._settings.attack.kind == "none"
+
+    def metrics(self, present: Present, size: int, round: int) -> dict[str, Any]:
+        """Return what a round's record says: how many were late, and the privacy of those in every round.
+
+        `epsilon_bit` is that of one bit in one round, `epsilon` that of all bits of a device in all rounds so
+        far, at delta = 1e-5.
+        """
+        record: dict[str, Any] = {}
+        if self._settings.availability.late > 0:
+            record["late"] = int((present.began != round).sum())
+        if (flip := self._settings.method.flip) > 0:
+            record["epsilon_bit"] = bit_epsilon(flip)
+            record["epsilon"] = composed_epsilon(flip, size * (round + 1), DELTA)
+        return record
+
+    def notes(self, encoder: Encoder) -> list[str]:
+        """Return what a person should know before the first round, in sentences."""
+        flip, rounds = self._settings.method.flip, self._settings.rounds
+        if flip == 0:
+            return []
+        total = composed_epsilon(flip, encoder.size * rounds, DELTA)
+        covered = "the bits, not the means and scales" if encoder.sends_scalars else "all that is sent"
+        return [
+            f"privacy covers {covered}: epsilon {bit_epsilon(flip):.3g} for one bit, {total:.3g} for "
+            f"a device's {encoder.size} bits in {rounds} rounds (delta {DELTA:g})"
+        ]

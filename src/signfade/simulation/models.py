@@ -1,0 +1,104 @@
+"""The models that come with signfade, and how to bring your own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from signfade.keys import stream_key
+from signfade.registry import is_import_path, load_function, user_code
+from signfade.simulation.pooled_conv import PooledConv
+
+__all__ = ["MODELS", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
+
+Shape = tuple[int, ...]
+
+
+def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
+    """The paper's network: two 5x5 convolutions (32 and 64 channels), each with ReLU and 2x2 max-pooling, one
+    linear layer.
+
+    62,346 parameters for 28x28 images in ten classes.
+    """
+    channels, height, width = input_shape
+    after = tuple(((side - 4) // 2 - 4) // 2 for side in (height, width))
+    if min(after) < 1:
+        raise ValueError(f"paper-cnn needs images of at least 16x16 pixels; got {height}x{width}")
+    return nn.Sequential(
+        PooledConv(channels, 32, 5),
+        PooledConv(32, 64, 5),
+        nn.Flatten(),
+        nn.Linear(64 * after[0] * after[1], classes),
+    )
+
+
+def small_cnn(input_shape: Shape, classes: int) -> nn.Module:
+    """A network of the same shape for small images: 3x3 convolutions with 16 and 32 channels."""
+    channels, height, width = input_shape
+    if min(height, width) < 4:
+        raise ValueError(f"small-cnn needs images of at least 4x4 pixels; got {height}x{width}")
+    return nn.Sequential(
+        PooledConv(channels, 16, 3, padding=1),
+        PooledConv(16, 32, 3, padding=1),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), classes),
+    )
+
+
+def mlp(input_shape: Shape, classes: int) -> nn.Module:
+    """One hidden layer of 128 units."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU(), nn.Linear(128, classes)
+    )
+
+
+def linear(input_shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "paper-cnn": paper_cnn,
+    "small-cnn": small_cnn,
+    "mlp": mlp,
+    "linear": linear,
+}
+
+
+def build_model(name: str, input_shape: Shape, classes: int, seed: int) -> nn.Module:
+    """Build a model by name with initial weights drawn from `seed`.
+
+    Args:
+        name: A key of `MODELS`, `"auto"` (the largest network that fits the input), or the import path of a
+            factory called with `(input_shape, classes)`.
+        input_shape: Shape of one sample, for instance `(1, 28, 28)`.
+        classes: Number of outputs.
+        seed: Seed of the initial weights; torch's global generator is left as it was.
+
+    Example:
+        >>> model = build_model("paper-cnn", (1, 28, 28), classes=10, seed=0)
+        >>> sum(p.numel() for p in model.parameters())
+        62346
+    """
+    if name == "auto":
+        name = "mlp" if len(input_shape) < 3 else "paper-cnn" if min(input_shape[1:]) >= 16 else "small-cnn"
+    if name not in MODELS and not is_import_path(name):
+        raise ValueError(
+            f"model.name must be auto, {', '.join(MODELS)} or package.module:factory; got {name!r}"
+        )
+    factory = MODELS[name] if name in MODELS else load_function(name)
+    if name.endswith("cnn") and len(input_shape) != 3:
+        raise ValueError(
+            f"model.name {name!r} needs images; the data has samples of shape {list(input_shape)}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_key(seed, "weights") >> 1)
+        with user_code(name) if is_import_path(name) else nullcontext():
+            model = factory(input_shape, classes)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{name!r} must return a torch.nn.Module; it returned {type(model).__name__}")
+    return model

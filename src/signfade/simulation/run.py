@@ -1,0 +1,116 @@
+"""A run: the same round again and again, with everything needed to stop it anywhere and go on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch import Tensor
+
+from signfade.kernels.threads import available_threads
+from signfade.server import Server
+from signfade.settings import RunSettings
+from signfade.simulation.classify import one_thread
+from signfade.simulation.clients import Clients, Diverged
+from signfade.simulation.round import Simulation, State, run_round
+from signfade.simulation.task import Task
+from signfade.simulation.tasks import make_task
+from signfade.state import from_tensors, to_tensors
+
+__all__ = ["Experiment", "RunFailed"]
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on; the message says why in one sentence."""
+
+
+class Experiment:
+    """One model trained over one simulated cell by one method.
+
+    Args:
+        settings: All of the run.
+        task: What to learn; made from the settings if None.
+
+    Attributes:
+        warnings: What a person should know, in sentences.
+
+    Example:
+        >>> settings = RunSettings.model_validate({"rounds": 2, "data": {"name": "gaussian", "size": 1000}})
+        >>> experiment = Experiment(settings)
+        >>> record = experiment.advance()
+        >>> record["round"], record["devices"], record["uplink_bits"], record["payload_bits"]
+        (1, 20, 26240, 21280)
+    """
+
+    def __init__(self, settings: RunSettings, task: Task | None = None) -> None:
+        self.settings = settings
+        self.task = make_task(settings, settings.threads or available_threads()) if task is None else task
+        bits = self.task.extra_bits
+        server = Server(settings, self.task.segments, self.task.devices, self.task.step_unit, bits)
+        clients = Clients(settings, self.task)
+        self._simulation = Simulation(settings, self.task, clients, server)
+        memory = server.init(self.task.initial_weights())
+        self._state = State(memory, clients.init(), self.task.state())
+        self.warnings = clients.notes(server.encoder(memory))
+
+    @property
+    def round(self) -> int:
+        """Number of rounds done."""
+        return self._state.server.round
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights M."""
+        return self.task.size
+
+    @property
+    def devices(self) -> int:
+        """Number of devices K."""
+        return self.task.devices
+
+    @property
+    def weights(self) -> Tensor:
+        """The current model, `[M]`."""
+        return self._state.server.weights
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are run."""
+        return self.round >= self.settings.rounds
+
+    def advance(self) -> dict[str, Any]:
+        """Run one round and return its record for metrics.jsonl.
+
+        Raises:
+            RunFailed: The model has diverged, or a user's rule returned nonsense.
+        """
+        started = time.perf_counter()
+        with one_thread():
+            try:
+                self._state, record = run_round(self._simulation, self._state)
+            except Diverged as error:
+                raise RunFailed(
+                    f"round {self.round + 1}: {error}; the model has diverged, "
+                    "try a smaller server.learning_rate, less server.momentum, or server.clip"
+                ) from error
+            except ValueError as error:
+                raise RunFailed(f"round {self.round + 1}: {error}") from error
+        self.warnings += record.pop("warnings")
+        record["seconds"] = round(time.perf_counter() - started, 6)
+        return record
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything that a continued run needs, by name."""
+        return to_tensors(self._state)
+
+    def restore(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Go on from what `state` returned after `round` rounds.
+
+        Raises:
+            ValueError: It is the state of another run, or of another round.
+        """
+        state = from_tensors(self._state, tensors)
+        if state.server.round != round:
+            raise ValueError(f"the checkpoint is of round {state.server.round}, not {round}")
+        self._state = state
+        self.task.restore(state.task)

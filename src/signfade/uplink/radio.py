@@ -1,0 +1,75 @@
+"""The radio of a run: where the devices are, their mean SNRs, and each round's fading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from signfade.keys import generator
+from signfade.settings import CellSettings
+from signfade.uplink.cell import Cell, LinkBudget, noise_variance
+from signfade.uplink.channel import Link, draw_fading
+
+__all__ = ["Radio", "make_radio"]
+
+
+@dataclass(frozen=True)
+class Radio:
+    """The devices' places and mean SNRs, drawn once per run; `link` draws the fading of a round.
+
+    Attributes:
+        settings: The section of the configuration.
+        seed: Seed of the run.
+        devices: Number of devices K.
+        mean_snr_db: Mean SNR of one bit in dB, `[K]`; None for perfect links.
+        positions_km: Places relative to the base station, `[K, 2]`; None where SNRs are given directly.
+    """
+
+    settings: CellSettings
+    seed: int
+    devices: int
+    mean_snr_db: NDArray[np.float64] | None
+    positions_km: NDArray[np.float64] | None
+
+    def link(self, devices: NDArray[np.int64], round: int) -> Link:
+        """Return the given devices' gains and noise in a round; perfect links are h = 1, sigma2 = 0."""
+        if self.mean_snr_db is None:
+            return Link(torch.ones(len(devices)).double(), torch.zeros(len(devices)).double())
+        draw = generator(self.seed, "fading", round)
+        h = draw_fading(self.settings.fading, self.devices, draw, self.settings.rician_k)
+        sigma2 = noise_variance(torch.from_numpy(self.mean_snr_db[devices]))
+        return Link(h[torch.from_numpy(devices)], sigma2)
+
+
+def make_radio(settings: CellSettings, devices: int, seed: int) -> Radio:
+    """Place the devices and work out their mean SNRs.
+
+    Args:
+        settings: Section `cell` of the configuration.
+        devices: Number of devices K.
+        seed: Seed of the run; places and shadowing belong to streams of their own.
+    """
+    if settings.perfect:
+        return Radio(settings, seed, devices, None, None)
+    shared_db = 10 * np.log10(2) if settings.modulation == "qpsk" else 0.0
+    if settings.snr_db is not None:
+        snr = np.broadcast_to(np.asarray(settings.snr_db, dtype=np.float64), (devices,))
+        return Radio(settings, seed, devices, snr - shared_db, None)
+    budget = LinkBudget(
+        power_dbm=settings.power_dbm,
+        gains_db=settings.gains_db,
+        bandwidth_hz=settings.bandwidth_hz,
+        noise_figure_db=settings.noise_figure_db,
+        carrier_mhz=settings.carrier_mhz,
+        base_m=settings.base_m,
+        user_m=settings.user_m,
+        city=settings.city,
+        shadowing_db=settings.shadowing_db,
+    )
+    cell = Cell(radius_km=settings.radius_km, budget=budget)
+    positions = cell.place_users(devices, generator(seed, "positions"))
+    snr_db = cell.mean_snr_db(positions, generator(seed, "shadowing"), warn=False)
+    return Radio(settings, seed, devices, snr_db.numpy() - shared_db, positions.numpy())
