@@ -244,7 +244,10 @@ class MethodSettings(_Section):
         "device", description="one mean and scale a device, or a layer"
     )
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
+        None,
+        ge=1,
+        le=16,
+        description='bits for each scalar, in a range that follows the gradients; "none" sends 32-bit floats',
     )
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
