@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from signfade.kernels.threads import available_threads, run_ranges
+from signfade.server.bfl._copies import merge_copies
 
 __all__ = ["EP_LIMIT", "EPInfo", "ep_means"]
 
@@ -79,6 +80,7 @@ def ep_means(
     """
     from signfade.server.bfl import _ep_kernel  # late: compiled code takes a while to load
 
+    llr, correlation, combine, snr = merge_copies(llr, correlation, combine, snr)
     devices, size = llr.shape
     if devices > EP_LIMIT:
         raise ValueError(

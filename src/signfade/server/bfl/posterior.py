@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_shape
+from signfade.server.bfl._copies import merge_copies
 from signfade.server.bfl._inputs import (
     check_devices,
     check_link,
@@ -93,35 +94,29 @@ def bfl(
     elif method == "gibbs":
         centred = gibbs_means(llr, correlation, combine, threads=threads)[0]
     else:
-        centred = _by_ep(y, llr, h, sigma2, correlation, combine, threads)
+        centred = _by_ep(llr, _snr(h, sigma2), correlation, combine, threads)
     return centred[0].to(y) + mean_term(mean, weights, y)
 
 
-def _by_ep(
-    y: Tensor,
-    llr: Tensor,
-    h: Tensor,
-    sigma2: Tensor,
-    correlation: Tensor,
-    combine: Tensor,
-    threads: int | None,
-) -> Tensor:
+def _by_ep(llr: Tensor, snr: Tensor, correlation: Tensor, combine: Tensor, threads: int | None) -> Tensor:
     """Expectation propagation, but an integral over the factor for groups of devices that are almost copies.
 
     There the former is at its worst, and the latter exact. Groups have nothing to do with each other.
     """
-    total = torch.zeros(1, y.shape[1], dtype=torch.float64)
-    left = torch.ones(len(y), dtype=torch.bool)
+    llr, correlation, combine, joined = merge_copies(llr, correlation, combine, snr)
+    total = torch.zeros(1, llr.shape[1], dtype=torch.float64)
+    left = torch.ones(len(llr), dtype=torch.bool)
     for group in independent_groups(correlation):
         loadings = _one_strong_factor(correlation[group][:, group])
         if loadings is not None:
-            prior = (torch.zeros(len(group)), loadings, (1 - loadings.square()).sqrt(), combine[0, group])
-            total += factor_bfl(y[group].double(), h[group], sigma2[group], *prior, threads=threads).cpu()
+            one = torch.ones(len(group))  # half-LLRs are signals of a link with unit gain and noise
+            prior = (0 * one, loadings, (1 - loadings.square()).sqrt(), combine[0, group])
+            total += factor_bfl(llr[group].double().cpu(), one, one, *prior, threads=threads)
             left[group] = False
     if bool(left.any()):
         rest = slice(None) if bool(left.all()) else left  # a slice copies no signals
         problem = (llr[rest], correlation[rest][:, rest], combine[:, rest])
-        total += ep_means(*problem, _snr(h[rest], sigma2[rest]), threads=threads)[0]
+        total += ep_means(*problem, None if joined is None else joined[rest], threads=threads)[0]
     return total
 
 
