@@ -37,9 +37,9 @@ def orthant_tables(correlation: Array, points: int = 4096) -> tuple[Array, Array
     Patterns are counted in binary, the first variable being the leading digit and 0 meaning +1.
     No two variables may be copies of each other; otherwise the matrix may be singular.
 
-    Accuracy of P: 1e-15 for d up to 3. Up to 10, 1e-9 where the least eigenvalue is above 0.02, and 1e-5 where
-    it is less or zero. From 11 on, a few 1e-3 of P itself: `points` quasi-random paths are drawn through
-    every orthant.
+    Accuracy of P: 1e-15 for d up to 3. Up to 10, 1e-9 where the least eigenvalue is above 0.02, and 1e-5
+    where it is less or zero. From 11 on, a few 1e-3 of P itself: `points` quasi-random paths are drawn
+    through every orthant.
     """
     d = len(correlation)
     least = float(np.linalg.eigvalsh(correlation)[0])

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_shape
+from signfade._check import check_choice, check_finite, check_shape, check_tensor
 from signfade.server.bfl._copies import merge_copies
 from signfade.server.bfl._inputs import (
     check_devices,
@@ -56,9 +56,11 @@ def bfl(
 
     | method | what it does | reach | error |
     |---|---|---|---|
-    | `exact` | enumerates sign patterns | 12 dependent devices | 1e-9; 1e-3 for 11 and 12 |
+    | `exact` | enumerates sign patterns | 12 dependent devices | 1e-9; 1e-3 for 11 and 12; `exact_means` |
     | `gibbs` | samples; `gibbs_bfl` also returns the error | hundreds | 1/sqrt(sweeps) |
     | `ep` | expectation propagation | hundreds, fast | about 1 % of the signal, see `ep_means` |
+
+    The covariance may be singular. Devices with correlation 1 or -1 are one device whose half-LLRs add up.
 
     Args:
         y: Received signals, `[K, M]`.
@@ -204,13 +206,17 @@ def device_bfl(
         Section III-B, "Computational complexity": the M-dimensional integration it declines; docs/bfl.md.
     """
     check_choice("method", method, METHODS)
-    if y.ndim != 1 or len(y) == 0:
-        raise ValueError(f"y must have shape [M] with M at least 1; got {list(y.shape)}")
+    check_tensor("y", y)
+    if y.ndim != 1:
+        raise ValueError(f"y must have shape [M]; got {list(y.shape)}")
     size = len(y)
     check_shape("mean", mean, (), (1,), (size,))
     check_finite("mean", mean)
     gain, noise = (torch.tensor([float(value)], dtype=torch.float64) for value in (h, sigma2))
     check_link(y[None], gain, noise)
+    if size == 0:
+        check_shape("covariance", covariance, (0, 0))
+        return torch.zeros_like(y)
     llr = half_llr(y[None], gain, noise).T
     std, correlation = split_covariance(covariance, size)
     combine = torch.diag(std)
