@@ -2,8 +2,8 @@
 
 Libraries choose their code by CPU: vectors of other lengths, with or without fused multiply-add, sums in
 another order. Each setting below makes torch, MKL, oneDNN, NumPy, OpenBLAS and Numba choose as on another
-machine, and every test must hold there too. `make test-cpus`, or for one folder and some settings
-`python tests/cpus.py tests/server --only sse avx2`.
+machine, and every test must hold there too. Three more move last bits whatever the CPU: see nudge.py.
+`make test-cpus`, or for one folder and some settings `python tests/cpus.py tests/server --only sse avx2`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
+TESTS = Path(__file__).parent
 FOLDERS = ["server", "theory", "device", "kernels", "uplink", "learn", "engines/test_shards.py"]
 
 
@@ -41,6 +43,8 @@ def settings() -> dict[str, dict[str, str]]:
         "two-threads": dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2"),
         "numba-generic": one | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
     }
+    for salt in "123":
+        found[f"nudged-{salt}"] = one | {"NUDGE": salt}
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return found
     avx512 = {"OPENBLAS_CORETYPE": "SkylakeX", "MKL_CBWR": "AVX512", "NUMBA_CPU_NAME": "skylake-avx512"}
@@ -57,7 +61,7 @@ def main() -> int:
     """Run pytest once a setting; return 1 if any run failed."""
     every = settings()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="*", default=[f"tests/{folder}" for folder in FOLDERS])
+    parser.add_argument("paths", nargs="*", help="by default the numerical folders")
     parser.add_argument("--only", nargs="+", choices=every, default=list(every), help="some settings")
     options = parser.parse_args()
     failed = []
@@ -65,9 +69,14 @@ def main() -> int:
         # Compiled code of its own: a cache shared with other settings would be used in place of it.
         with tempfile.TemporaryDirectory() as cache:
             environment = os.environ | every[name] | {"NUMBA_CACHE_DIR": cache}
+            paths, plugin = options.paths or [str(TESTS / folder) for folder in FOLDERS], []
+            if "NUDGE" in environment:  # not what is compared bit by bit with compiled code
+                paths = options.paths or [str(TESTS / folder) for folder in FOLDERS[:2]]
+                plugin = ["-p", "nudge"]
+                environment["PYTHONPATH"] = f"{TESTS}{os.pathsep}{environment.get('PYTHONPATH', '')}"
             print(f"== {name}: {' '.join(f'{k}={v[:60]}' for k, v in every[name].items())}", flush=True)
             began = time.monotonic()
-            command = [sys.executable, "-m", "pytest", *options.paths]
+            command = [sys.executable, "-m", "pytest", *plugin, *paths]
             code = subprocess.run(command, env=environment).returncode
         print(
             f"== {name}: {'passed' if code == 0 else 'FAILED'}, {time.monotonic() - began:.0f} s", flush=True
