@@ -5,9 +5,11 @@ Each field's description is its documentation: `signfade config` prints them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from signfade._text import has_controls, printable
 
 __all__ = [
     "PRESETS",
@@ -37,6 +39,15 @@ def _perfect_word(value: Any) -> Any:
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _can_be_printed(self) -> Self:
+        for key, value in self:
+            texts = [value] if isinstance(value, str) else value if isinstance(value, dict) else ()
+            for text in texts:
+                if has_controls(text):
+                    raise ValueError(f"{key} must not hold control characters; got {printable(text)!r}")
+        return self
 
 
 class DataSettings(_Section):
@@ -375,7 +386,7 @@ class RunSettings(_Section):
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
     out: str = Field("runs", min_length=1, description="folder under which run folders are made")
     threads: int | None = Field(
-        None, ge=1, description="worker threads, all cores by default; never changes a result"
+        None, ge=1, le=1024, description="worker threads, all cores by default; never changes a result"
     )
     checkpoint_every: int = Field(25, ge=1, description="rounds between two checkpoints")
     data: DataSettings = DataSettings()

@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from signfade.lab.toml import flatten, to_toml
+from signfade.lab.toml import flatten, parse_toml, to_toml
 from signfade.settings import PRESETS, Aggregator, RunSettings
 
 __all__ = [
@@ -153,7 +153,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ConfigError(f"--set takes key=value, such as server.step=1e-3; got {text!r}")
     try:
-        parsed = tomllib.loads(f"value = {value}")
+        parsed = parse_toml(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return key, value
     # A line break in the text could smuggle in more than one value.
@@ -235,7 +235,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 

@@ -185,7 +185,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
     Example:
         >>> find_runs(["/nowhere"])
         Traceback (most recent call last):
-        signfade.lab.folder.FolderError: /nowhere does not exist
+        signfade.lab.files.FolderError: /nowhere does not exist
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
