@@ -167,7 +167,8 @@ def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     assert re.match(r"a, sbfl, seed 0: median error 0\.\d+ \(predicted 0\.\d+\), 4 rounds", printed.out)
     assert RunFolder(tmp_path / "a").read_summary()["diverged_at"] is None  # type: ignore[index]
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "summary.json", "checkpoints", "log"}
+    files = {"config.toml", "environment.json", "metrics.jsonl", "summary.json"}
+    assert names == files | {"checkpoints", "log"}
 
 
 def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +177,7 @@ def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.C
     command = ["run", str(path), "--json", *sets("label=x", f"out={tmp_path}")]
     assert signfade(command) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary == json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert summary == RunFolder(tmp_path / "mine").read_summary()
     assert (summary["name"], summary["method"], summary["rounds"]) == ("mine", "x", 3)
     before = content(tmp_path)
     assert signfade(command) == 0  # again: nothing is played, the answer is the same

@@ -23,7 +23,7 @@ from signfade.lab.config import (
     resolve,
     to_toml,
 )
-from signfade.lab.toml import toml_value
+from signfade.lab.toml import parse_toml, toml_value
 from signfade.settings import RunSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -189,7 +189,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     "overrides",
     [
         (),
-        ("data.batch=none", "method.preset=best", "server.clip=3", 'label=a "b" \\ é\tü\x7f'),
+        ("data.batch=none", "method.preset=best", "server.clip=3", 'label=a "b" \\ é ü'),
         ("cell=none", "method.preset=paper", "method.aggregator=signsgd"),
         ("cell.snr_db=[1,2]", "data.devices=2", "server.step=1e-17", "seed=9223372036854775807"),
     ],
@@ -199,6 +199,11 @@ def test_written_settings_read_back_equal(tmp_path: Path, overrides: tuple[str, 
     text = to_toml(before, comments=comments)
     assert load(written(tmp_path, text)) == before
     assert text == to_toml(before, comments=comments)
+
+
+def test_every_character_reads_back_equal() -> None:
+    text = "".join(map(chr, range(0x300))) + "\u2028\ufffd\U0001f4e1"
+    assert parse_toml(f"a = {toml_value(text)}") == {"a": text}
 
 
 def test_variants_read_back_equal() -> None:

@@ -125,8 +125,7 @@ def train(
     where = where_to_begin(settings, folder, resume)
     run = RunFolder(folder)
     if where == "finished":
-        note(f"{folder} is already finished")
-        return run.read_summary() or {}
+        return _finished(run, note)
     with listening() as stop:
         task = None if make_task is None else make_task(settings)
         experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
@@ -164,14 +163,18 @@ def play(
     with run.claimed():
         where = standing(settings, run.path)
         if where == "finished":
-            if on_note is not None:
-                on_note(f"{run.path} is already finished")
-            return run.read_summary() or {}
+            return _finished(run, on_note or (lambda text: None))
         if where == "unfinished" and not resume:
             refuse_unfinished(settings, run)
         own = settings.model_copy(update={"variants": {}})
         run.create(run.config_text() if run.exists else to_toml(own))
         return _continue(experiment, run, stop or Stop(), on_round, on_note, on_write or (lambda: None))
+
+
+def _finished(run: RunFolder, note: OnNote) -> dict[str, Any]:
+    summary = run.read_summary() or {}
+    note(f"{run.path} is already finished")
+    return summary
 
 
 def _continue(
