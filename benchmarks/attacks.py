@@ -46,18 +46,21 @@ ATTACKS = {
     "below-bound": ["attack.kind=below-bound"],
     "mixed, 3": ["attack.kind=mixed", "attack.strength=3"],
 }
-FRACTIONS = (0.3, 0.1, 0.45)  # in the order in which they are played
 
 Cell = tuple[str, str, float, str]
 
 
 def cells() -> list[Cell]:
     """All (method, attack, fraction, defence), the most wanted first; `best` is its own rule."""
+    rest = [name for name in DEFENCES if name not in OURS]
     found: list[Cell] = [("sbfl", "none", 0.0, name) for name in DEFENCES]
     found += [("best", "none", 0.0, name) for name in OURS]
-    for fraction in FRACTIONS:
-        found += [("sbfl", attack, fraction, name) for attack, name in product(ATTACKS, DEFENCES)]
-        found += [("best", attack, fraction, name) for attack, name in product(ATTACKS, OURS)]
+    for fractions in ((0.3, 0.45), (0.1,)):
+        for method, names in (("sbfl", OURS), ("best", OURS), ("sbfl", rest)):
+            found += [
+                (method, attack, fraction, name)
+                for fraction, attack, name in product(fractions, ATTACKS, names)
+            ]
     return found
 
 
@@ -67,7 +70,7 @@ def settings_of(cell: Cell, seed: int) -> list[str]:
     words = [*BASE, *METHODS[method], *DEFENCES[defence], f"seed={seed}"]
     if attack != "none":
         words += [*ATTACKS[attack], f"attack.fraction={fraction}"]
-    assumed = min(fraction, 0.4)  # of 20 devices Krum can bear 8
+    assumed = min(fraction or 0.3, 0.4)  # of 20 devices Krum can bear 8
     return [*words, f"defence.assumed={assumed}"]
 
 
