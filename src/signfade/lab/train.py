@@ -39,6 +39,7 @@ __all__ = [
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 MakeTask = Callable[[RunSettings], Task]
+_MODEL = ("step.", "task.")  # what the model is, in names of a state; the rest may say "not known yet" by NaN
 
 
 @dataclass(frozen=True)
@@ -262,12 +263,12 @@ def _continue(
                 note(text)
             told = len(experiment.warnings)
             if experiment.done or experiment.round % settings.checkpoint_every == 0:
-                run.save_checkpoint(experiment.round, experiment.state(), {})
+                run.save_checkpoint(experiment.round, _finite(experiment), {})
                 saved = experiment.round
             on_round(record)
         if not experiment.done:
             if saved != experiment.round:
-                run.save_checkpoint(experiment.round, experiment.state(), {})
+                run.save_checkpoint(experiment.round, _finite(experiment), {})
             _log(run, f"interrupted after round {experiment.round}")
             raise Interrupted(f"stopped after round {experiment.round} of {settings.rounds}")
     except RunFailed as error:
@@ -286,6 +287,22 @@ def _continue(
     run.write_summary(summary)
     _log(run, "finished")
     return summary
+
+
+def _finite(experiment: Playable) -> dict[str, Tensor]:
+    """Return the state to save; a model that is not finite must not take the place of a good one.
+
+    Raises:
+        RunFailed: The weights, the optimiser's state or the model's buffers hold NaN or infinity.
+    """
+    state = experiment.state()
+    for name, value in state.items():
+        if name.startswith(_MODEL) and not bool(value.isfinite().all()):
+            raise RunFailed(
+                f"round {experiment.round}: {name} is not finite, so no checkpoint is written; those of "
+                "earlier rounds are whole"
+            )
+    return state
 
 
 def _restore(experiment: Playable, run: RunFolder, note: OnNote) -> int:
