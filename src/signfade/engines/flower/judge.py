@@ -33,7 +33,8 @@ class Judge:
         roster: Which node is which device.
         faults: A sentence for everything that went wrong.
         counts: How many replies were `refused` (not what was asked for), `failed` (the device or the
-            SuperLink says so), `missing` or `late`, and how many were `good`.
+            SuperLink says so), `missing` or `late`.
+        good: How many replies were good.
         uplink_bytes: Of all replies so far, good or bad, as Flower serialises them.
     """
 
@@ -41,6 +42,7 @@ class Judge:
         self.roster = roster
         self.faults: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.good = 0
         self.uplink_bytes = 0
 
     def read(self, replies: Replies, read: Callable[[Message], Said], round: int) -> dict[int, Said]:
@@ -70,7 +72,7 @@ class Judge:
         for node in replies.silent:
             self._fault("missing", node, round, "no answer in time")
         good = {node: words for node, words in said.items() if node not in refused}
-        self.counts["good"] += len(good)
+        self.good += len(good)
         return good
 
     def late(self, replies: Replies, round: int) -> None:
@@ -89,12 +91,12 @@ class Judge:
 
     def state(self) -> dict[str, Tensor]:
         """Return what must be saved: who owns which number, and how many replies were good and refused."""
-        replies = torch.tensor([self.counts["good"], self.counts["refused"]], dtype=torch.int64)
+        replies = torch.tensor([self.good, self.counts["refused"]], dtype=torch.int64)
         return {"owners": self.roster.state(), "replies": replies}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` returned."""
-        self.counts["good"], self.counts["refused"] = state["replies"].tolist()
+        self.good, self.counts["refused"] = state["replies"].tolist()
         self.roster.restore(state["owners"])
 
     def _fault(self, kind: str, node: int, round: int, why: str) -> None:

@@ -88,9 +88,7 @@ class Roster:
         if self._owners.get(device, key) == key:
             return None
         owner = self.node_of(device)
-        holder = (
-            "a key that is not connected" if owner is None else f"node {owner}, or to another with its key"
-        )
+        holder = "another key" if owner is None else f"another key, that of node {owner}"
         return f"its device number {device} belongs to {holder}"
 
     def _own(self, device: int, key: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from logging import INFO
 from typing import TYPE_CHECKING, Any
@@ -88,12 +87,13 @@ class Rounds:
         """
         began, strategy, number = time.perf_counter(), self._strategy, self.round + 1
         train_config, evaluate_config = self._configs
-        before = strategy.judge.counts.copy()
+        judge = strategy.judge
+        good, refused = judge.good, judge.counts["refused"]
         messages = list(strategy.configure_train(number, strategy.arrays(), train_config, self._grid))
         arrays, metrics = strategy.aggregate(strategy.send(self._grid, messages))
         self.result.train_metrics_clientapp[number] = metrics
         self.round = strategy.station.round
-        self._check_replies(number, strategy.judge.counts - before)
+        self._check_replies(number, judge.good - good, judge.counts["refused"] - refused)
         tested = self._look(number, arrays, evaluate_config)
         heard = strategy.heard
         log(INFO, "%s", self._told(number, tested))
@@ -110,17 +110,17 @@ class Rounds:
             "seconds": round(time.perf_counter() - began, 6),
         }
 
-    def _check_replies(self, number: int, replies: Counter[str]) -> None:
+    def _check_replies(self, number: int, good: int, refused: int) -> None:
         """Raise if a run without most of its replies would go on, or end, as if it were a good one."""
-        self._empty = 0 if replies["good"] else self._empty + 1
-        self._refused = self._refused + 1 if replies["refused"] > replies["good"] else 0
-        run = self._strategy.judge.counts
+        self._empty = 0 if good else self._empty + 1
+        self._refused = self._refused + 1 if refused > good else 0
+        all_good, all_refused = self._strategy.judge.good, self._strategy.judge.counts["refused"]
         if self._refused >= _REFUSED_ROUNDS:
             what = f"more than half of the replies were refused in {_REFUSED_ROUNDS} rounds in a row"
         elif self._empty >= _EMPTY_ROUNDS:
             raise RunFailed(f"round {number}: no device has answered for {_EMPTY_ROUNDS} rounds")
-        elif self.done and run["refused"] > run["good"]:
-            what = f"{run['refused']} of {run['refused'] + run['good']} replies of the run were refused"
+        elif self.done and all_refused > all_good:
+            what = f"{all_refused} of {all_refused + all_good} replies of the run were refused"
         else:
             return
         raise RunFailed(f"round {number}: {what}; the last one: {self._last_refused()}")
