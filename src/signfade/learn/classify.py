@@ -92,7 +92,7 @@ class ClassificationTask:
     """Cross-entropy over a data set that is split over devices.
 
     A model's buffers (running statistics of batch normalisation) start each device's pass at the server's
-    values and are averaged over the devices of the round, at full precision and at 32 bits a number on the
+    values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits a number on the
     uplink. Dropout draws from the stream of its device and round.
 
     Args:
