@@ -48,6 +48,7 @@ OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 OnWrite = Callable[[], None]
 MakeTask = Callable[[RunSettings], Task]
+_MODEL = ("step.", "task.")  # what the model is, in names of a state; the rest may say "not known yet" by NaN
 
 
 class Playable(Protocol):
@@ -194,7 +195,7 @@ def _continue(
 
     def save() -> int:
         on_write()
-        run.save_checkpoint(experiment.round, experiment.state(), {})
+        run.save_checkpoint(experiment.round, _finite(experiment), {})
         return experiment.round
 
     on_write()
@@ -238,6 +239,22 @@ def _continue(
         raise RunFailed(str(error)) from error
     _log(run, "finished")
     return summary
+
+
+def _finite(experiment: Playable) -> dict[str, Tensor]:
+    """Return the state to save; a model that is not finite must not take the place of a good one.
+
+    Raises:
+        RunFailed: The weights, the optimiser's state or the model's buffers hold NaN or infinity.
+    """
+    state = experiment.state()
+    for name, value in state.items():
+        if name.startswith(_MODEL) and not bool(value.isfinite().all()):
+            raise RunFailed(
+                f"round {experiment.round}: {name} is not finite, so no checkpoint is written; those of "
+                "earlier rounds are whole"
+            )
+    return state
 
 
 def _restore(experiment: Playable, run: RunFolder, note: OnNote) -> int:
