@@ -107,8 +107,11 @@ def run(
         typer.echo(json.dumps(summary, indent=2))
         return
     from signfade.cli.show import summary_text
+    from signfade.lab.summary import fall_text
 
     typer.echo(f"{summary_text(summary)}\n{folder}")
+    if (fall := fall_text(summary)) is not None:
+        typer.echo(f"{fall}; try a smaller server.step")
 
 
 def _crew(shards: int | None, engine: str, address: str | None) -> AbstractContextManager[Any]:

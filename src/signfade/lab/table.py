@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from signfade.lab.group import Group
+from signfade.lab.summary import fall_text
 
 __all__ = ["Comparison", "comparison", "comparison_table", "spread_text"]
 
@@ -183,7 +184,10 @@ def _notes(group: Group) -> list[str]:
         f"{group.label}, seed {run.seed}: {run.failure}." for run in group.runs if run.failure is not None
     ]
     diverged = [run for run in group.runs if run.numbers.get("diverged_at") is not None]
-    return failed + [
+    fallen = [
+        f"{group.label}, seed {run.seed}: {text}." for run in group.runs if (text := fall_text(run.numbers))
+    ]
+    return failed + fallen + [
         f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
         for run in diverged
     ]

@@ -11,16 +11,14 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from signfade.lab.config import deciding, load
+from signfade.lab.config import deciding, load, plain_defaults
 from signfade.lab.folder import FolderError, RunFolder, why, write_atomically
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
-from signfade.lab.toml import flatten
 from signfade.settings import RunSettings
 
 __all__ = [
@@ -55,11 +53,6 @@ _KEPT = (
 )
 
 
-@cache
-def _defaults() -> dict[str, Any]:
-    return flatten(load(None).model_dump())
-
-
 def _deciding(settings: RunSettings) -> dict[str, Any]:
     """The dotted keys that decide a run's numbers; a preset is what it stands for."""
     return {key: value for key, value in deciding(settings.model_dump()).items() if key != "method.preset"}
@@ -67,7 +60,8 @@ def _deciding(settings: RunSettings) -> dict[str, Any]:
 
 def _changes(settings: RunSettings) -> dict[str, Any]:
     """What the settings change in the defaults: a new setting with a default leaves old names as they are."""
-    return {key: value for key, value in _deciding(settings).items() if value != _defaults()[key]}
+    unsaid = plain_defaults()
+    return {key: value for key, value in _deciding(settings).items() if value != unsaid[key]}
 
 
 def family_of(settings: RunSettings) -> str:
