@@ -170,6 +170,21 @@ def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     assert names == {"config.toml", "metrics.jsonl", "summary.json", "checkpoints", "log"}
 
 
+def test_a_run_that_fell_says_so_in_its_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {"name": "a", "seed": 0, "rounds": 4, "last_accuracy": 0.5, "best_accuracy": 0.9}
+    for late, fell in ((0.517, True), (0.88, False)):
+        summary = ends | {"late_accuracy": late}
+        monkeypatch.setattr("signfade.lab.train.train", lambda *told, found=summary, **more: found)
+        assert signfade(["run", *sets(*TINY), "--out", str(tmp_path)]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert (
+            last.startswith("accuracy fell: 51.7 % on average over the last evaluations, 38.3 points") == fell
+        )
+        assert ("smaller server.step" in last) == fell
+
+
 def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "my.toml"
     path.write_text('name = "mine"\nrounds = 3\n[data]\nname = "gaussian"\nsize = 32\ndevices = 2\n')

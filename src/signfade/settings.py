@@ -376,7 +376,7 @@ class DefenceSettings(_Section):
 class ServerSettings(_Section):
     """What the server does with the estimate."""
 
-    step: float = Field(1e-2, gt=0, description="learning rate; for regression in units of 1/L")
+    step: float = Field(3e-2, gt=0, description="learning rate; for regression in units of 1/L")
     momentum: float = Field(
         0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
     )

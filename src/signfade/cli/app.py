@@ -134,7 +134,7 @@ def compare(
             metavar="A,B,C",
             help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
         ),
-    ] = "signsgd,sbfl,ideal",
+    ] = "signsgd,sbfl,best,ideal",
     seeds: Annotated[int, typer.Option(metavar="N", help="Repeat everything with N seeds.")] = 1,
     jobs: Jobs = 1,
     overrides: Overrides = None,
@@ -153,7 +153,8 @@ def compare(
 def demo(overrides: Overrides = None, out: Out = None) -> None:
     """Compare four methods on digits, in under two minutes.
 
-    signSGD, SBFL, the preset "best" and the ideal, over one cell. Nothing is downloaded.
+    The vote (signsgd), the paper's rule (sbfl), the recommended preset (best) and full precision without a
+    radio (ideal), over one cell, each with the step and momentum that suit it best. Nothing is downloaded.
     """
     from importlib.resources import as_file, files
 

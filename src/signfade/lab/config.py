@@ -63,7 +63,7 @@ def known_keys() -> dict[str, FieldInfo]:
         >>> list(known_keys())[:3]
         ['name', 'label', 'seed']
         >>> known_keys()["server.step"].default
-        0.01
+        0.03
     """
     keys: dict[str, FieldInfo] = {}
     for name, field in RunSettings.model_fields.items():

@@ -67,7 +67,7 @@ PANELS: Mapping[str, Panel] = {
 
 
 def group_styles(groups: Sequence[Group]) -> list[LineStyle]:
-    """Return a style for each group: the ideal bound in grey, the others that have a curve by their method."""
+    """Return a style for each group: the ideal bound in grey, those that have a curve by their method."""
     drawn = [group.rounds[0] > 0 and not group.ideal for group in groups]
     styles = named_styles([group.runs[0].label if has else None for group, has in zip(groups, drawn)])
     return [line_style(0, bound=True) if group.ideal else style for group, style in zip(groups, styles)]

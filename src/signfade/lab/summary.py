@@ -50,7 +50,7 @@ def trailing_mean(values: Sequence[float | None], window: int = WINDOW) -> list[
 
 
 def late_accuracy(accuracies: Sequence[float]) -> float | None:
-    """Return the mean over the last five evaluations, of those after the best one; the best if it is the last.
+    """Return the mean over the last five evaluations, of those after the best; the best if it is last.
 
     Evaluations before the best do not count, so that a run that still rises has not fallen.
 

@@ -187,7 +187,11 @@ def _notes(group: Group) -> list[str]:
     fallen = [
         f"{group.label}, seed {run.seed}: {text}." for run in group.runs if (text := fall_text(run.numbers))
     ]
-    return failed + fallen + [
-        f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
-        for run in diverged
-    ]
+    return (
+        failed
+        + fallen
+        + [
+            f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
+            for run in diverged
+        ]
+    )

@@ -41,7 +41,8 @@ def finding(groups: Sequence[Group]) -> str:
     sentence = _opening(best, key) + _after(best) + _against(best, others, key)
     bound = next((group for group in rivals if group.ideal and group is not best), None)
     if bound is not None and key == "last_accuracy":
-        kind = "run" if _difference(best, bound, key).mean > 0 else "bound"
+        gap = _difference(best, bound, key)
+        kind = "run" if gap.counts and gap.mean > 0 else "bound"
         sentence += f"; it is {_standing(best, bound, key)}, the {kind} without a radio"
     elif not others and key == "last_accuracy":
         sentence += _speed(best)
