@@ -159,7 +159,8 @@ def test_a_reader_that_has_seen_enough() -> None:
 
 
 def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    changes = sets(*TINY, "method.aggregator=sbfl", "name=a")
+    assert signfade(["run", *changes, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1] == str(tmp_path / "a")
     assert printed.out.startswith("a, sbfl, seed 0: ")
@@ -202,7 +203,7 @@ def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = sets("rounds=9", "data.devices=2", "server.step=1e38", "name=a")
+    changes = sets("rounds=9", "data.devices=2", "method.aggregator=sbfl", "server.step=1e38", "name=a")
     assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("signfade: round 2: ")
@@ -484,7 +485,8 @@ def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     from signfade.theory.mse import mse
 
     snrs = [-3.0, 4.0, 11.0]
-    changes = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh", "method.prior=laplacian"]
+    cell = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh"]
+    changes = [*cell, "method.aggregator=sbfl", "method.prior=laplacian"]
     study = study_link(load(None, changes))
     each = [mse("sbfl", 10 ** (snr / 10), family="laplacian", fading="rayleigh") for snr in snrs]
     assert study.errors["sbfl"] == pytest.approx(sum(map(float, each)) / 3, rel=1e-12)
