@@ -157,7 +157,8 @@ def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> No
     """Honest devices with different classes disagree; forty rounds of digits tell who lies all the same."""
     example = Path(__file__).parents[2] / "examples" / "digits.toml"
     lies = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
-    experiment = Experiment(load(example, [*lies, f"seed={seed}", "rounds=1000"]))
+    method = ["method.preset=rotated-sbfl", "server.step=3e-2", "server.momentum=0.0"]
+    experiment = Experiment(load(example, [*method, *lies, f"seed={seed}", "rounds=1000"]))
     for _ in range(40):
         experiment.advance()
     liars = choose_attackers(experiment.settings.attack, 20, seed)

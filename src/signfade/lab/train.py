@@ -120,7 +120,7 @@ def train(
         >>> tiny = load(None, ["rounds=3", "data.name=gaussian", "data.size=100"])
         >>> summary = train(tiny, Path(tempfile.mkdtemp()) / "tiny")
         >>> summary["rounds"], summary["method"], summary["parameters"]
-        (3, 'sbfl', 100)
+        (3, 'best', 100)
     """
     note = on_note or (lambda text: None)
     where = where_to_begin(settings, folder, resume)
