@@ -57,7 +57,7 @@ _KEPT = (
 
 
 # Defaults that have changed since the first records were made: their names stand for the old ones.
-_FIRST_DEFAULTS = {"method.tie": "plus"}
+_FIRST_DEFAULTS: dict[str, Any] = {"method.tie": "plus"}
 
 
 def _deciding(settings: RunSettings) -> dict[str, Any]:
