@@ -35,7 +35,7 @@ __all__ = [
 _STEADY = 0.03
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
 # Defaults of the time when records were first named; names must not change when a default does.
-_FIRST_DEFAULTS = {"server.step": 1e-2}
+_FIRST_DEFAULTS: dict[str, Any] = {"server.step": 1e-2, "method.tie": "plus"}
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
 _KEPT = (
     "last_accuracy",
@@ -54,10 +54,6 @@ _KEPT = (
     "seconds",
     "version",
 )
-
-
-# Defaults that have changed since the first records were made: their names stand for the old ones.
-_FIRST_DEFAULTS: dict[str, Any] = {"method.tie": "plus"}
 
 
 def _deciding(settings: RunSettings) -> dict[str, Any]:
