@@ -21,8 +21,8 @@ from signfade.learn import Experiment, RunFailed
 
 GUESS = 0.1
 LOOKS = 4  # at the end, averaged
-BASE = ["rounds=100", "model.name=mlp", "server.step=0.2", "server.schedule=sqrt", "threads=1"]
-METHODS = {"sbfl": [], "best": ["method.preset=best"]}
+MLP = ["rounds=100", "model.name=mlp", "server.step=0.2", "server.schedule=sqrt"]
+METHODS = {"sbfl": MLP, "best": [*MLP, "method.preset=best"], "cnn": []}  # cnn: the example as it is
 BOUND, RELY = "defence.bound_scales=true", "defence.reliability=true"
 DEFENCES = {
     "none": [],
@@ -35,6 +35,7 @@ DEFENCES = {
     "median": ["method.aggregator=median"],
 }
 OURS = ("none", "bound", "reliability", "both")
+CNN = ("sign-flip", "ones", "mean-shift")  # after a rotation the last two move one weight, here a filter's
 ATTACKS = {
     "sign-flip": ["attack.kind=sign-flip"],
     "ones": ["attack.kind=ones"],
@@ -46,28 +47,34 @@ ATTACKS = {
     "below-bound": ["attack.kind=below-bound"],
     "mixed, 3": ["attack.kind=mixed", "attack.strength=3"],
 }
-FRACTIONS = (0.3, 0.1, 0.45)  # in the order in which they are played
 
 Cell = tuple[str, str, float, str]
 
 
 def cells() -> list[Cell]:
     """All (method, attack, fraction, defence), the most wanted first; `best` is its own rule."""
+    rest = [name for name in DEFENCES if name not in OURS]
     found: list[Cell] = [("sbfl", "none", 0.0, name) for name in DEFENCES]
     found += [("best", "none", 0.0, name) for name in OURS]
-    for fraction in FRACTIONS:
-        found += [("sbfl", attack, fraction, name) for attack, name in product(ATTACKS, DEFENCES)]
-        found += [("best", attack, fraction, name) for attack, name in product(ATTACKS, OURS)]
+    found += [("sbfl", attack, 0.3, name) for attack, name in product(ATTACKS, OURS)]
+    found += [("cnn", attack, 0.3, name) for attack, name in product(CNN, OURS)]
+    found += [("sbfl", attack, 0.45, name) for attack, name in product(ATTACKS, OURS)]
+    for part in (0.3, 0.45):
+        found += [("best", attack, part, name) for attack, name in product(ATTACKS, OURS)]
+    for part in (0.3, 0.45):
+        found += [("sbfl", attack, part, name) for attack, name in product(ATTACKS, rest)]
+    for method, names in (("sbfl", DEFENCES), ("best", OURS)):
+        found += [(method, attack, 0.1, name) for attack, name in product(ATTACKS, names)]
     return found
 
 
 def settings_of(cell: Cell, seed: int) -> list[str]:
     """The `--set` words of a run."""
     method, attack, fraction, defence = cell
-    words = [*BASE, *METHODS[method], *DEFENCES[defence], f"seed={seed}"]
+    words = [*METHODS[method], *DEFENCES[defence], f"seed={seed}", "threads=1"]
     if attack != "none":
         words += [*ATTACKS[attack], f"attack.fraction={fraction}"]
-    assumed = min(fraction, 0.4)  # of 20 devices Krum can bear 8
+    assumed = min(fraction or 0.3, 0.4)  # of 20 devices Krum can bear 8
     return [*words, f"defence.assumed={assumed}"]
 
 
@@ -96,7 +103,7 @@ def play(options: argparse.Namespace) -> dict[str, float]:
     done: dict[str, float] = dict(json.loads(line) for line in lines)
     if options.show:
         return done
-    for cell, seed in ((cell, seed) for cell in cells() for seed in range(options.seeds)):
+    for seed, cell in product(range(options.seeds), cells()):
         if key(cell, seed) in done or (options.fraction and cell[2] not in (0.0, *options.fraction)):
             continue
         done[key(cell, seed)] = found = accuracy(settings_of(cell, seed), options.config)
@@ -141,11 +148,13 @@ def main() -> None:
     options = parser.parse_args()
     done = play(options)
     tables = Tables()
-    for method, fraction in product(METHODS, (0.1, 0.3, 0.45)):
+    for method, fraction in [*product(("sbfl", "best"), (0.1, 0.3, 0.45)), ("cnn", 0.3)]:
         names = list(DEFENCES) if method == "sbfl" else list(OURS)
         name = f"{method} {100 * fraction:.0f}"
         tables.head(name, "attack", *names)
-        for attack, part in [("none", 0.0), *((attack, fraction) for attack in ATTACKS)]:
+        rows = CNN if method == "cnn" else ("none", *ATTACKS)
+        for attack in rows:
+            part = 0.0 if attack == "none" else fraction
             row = [shown((method, attack, part, defence), done, options.seeds) for defence in names]
             tables.row(name, attack, *row)
     tables.head("costs", "method", "attack", "fraction", "defence", "points lost against no defence")

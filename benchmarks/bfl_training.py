@@ -34,9 +34,9 @@ from signfade.lab.style import save_figure
 
 METHODS: dict[str, dict[str, Any]] = {
     "signsgd": {"method.aggregator": "signsgd", "method.tie": "plus"},
-    "sbfl-published": {"method.form": "published"},
-    "sbfl": {},
-    "rotated-sbfl": {"method.rotation": "hadamard"},
+    "sbfl-published": {"method.aggregator": "sbfl", "method.form": "published"},
+    "sbfl": {"method.aggregator": "sbfl"},
+    "rotated-sbfl": {"method.aggregator": "sbfl", "method.rotation": "hadamard"},
     "linear": {"method.preset": "best", "method.joint": "linear"},
     "best": {"method.preset": "best"},
     "ep": {"method.preset": "best", "method.joint": "ep"},
@@ -44,7 +44,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 NAMES = {method: method for method in METHODS} | {
     "sbfl-published": "sbfl, published",
-    "rotated-sbfl": "rotated sbfl",
     "linear": "rotated bfl, linear, debiased",
     "best": "best (rotated bfl, soft, debiased)",
     "ep": "rotated bfl, ep, debiased",

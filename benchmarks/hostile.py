@@ -24,6 +24,14 @@ from signfade.lab.group import Group
 from signfade.lab.style import INK, figure_style, line_style, save_figure
 from signfade.lab.train import PlannedRun, standing
 
+# What all variants start from: rotated SBFL with the step that was best for it without an attack.
+METHOD = [
+    "method.preset=none",
+    "method.aggregator=sbfl",
+    "method.rotation=hadamard",
+    "server.step=3e-2",
+    "server.momentum=0.0",
+]
 FLIPPERS = {"attack.kind": "sign-flip", "attack.fraction": 0.3}
 INFLATOR = {"attack.kind": "scale-inflation", "attack.fraction": 0.05, "attack.strength": 1000.0}
 RANDOM = {"attack.kind": "random-bits", "attack.fraction": 0.3}
@@ -115,7 +123,7 @@ def play(runs: list[PlannedRun], show: bool) -> dict[str, Group]:
 
 def training(names: list[str], options: argparse.Namespace) -> dict[str, Group]:
     """Train variants on the data of the configuration."""
-    base = load(options.config, [*options.set, f"out={options.out}"])
+    base = load(options.config, [*METHOD, *options.set, f"out={options.out}"])
     tree = base.model_dump(exclude={"variants"})
     variants = {name: VARIANTS[name] for name in names}
     settings = resolve(tree | {"name": f"hostile-{base.name}", "variants": variants})

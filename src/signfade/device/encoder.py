@@ -116,7 +116,7 @@ class Encoder:
         """How means and scales become bits in this round.
 
         A scale goes as a code of B bits for its ratio to the broadcast power of two, on a grid that reaches
-        a factor of `2**(B + 1)` up and down. Before the server knows of any scale it goes as one of 16 bits
+        a factor of `2**(B + 2)` up and down. Before the server knows of any scale it goes as one of 16 bits
         on a grid of all that a float32 can be: 0.13 % off at most.
 
         Raises:
@@ -199,7 +199,7 @@ def _quantizers(bits: int, wide: bool) -> tuple[UniformQuantizer, LogQuantizer]:
     means = UniformQuantizer(bits, 1.0)
     if wide:
         return means, LogQuantizer(_WIDE_BITS, 2.0**-126, 2.0**127)
-    return means, LogQuantizer(bits, 2.0 ** -(bits + 1), 2.0 ** (bits + 1))
+    return means, LogQuantizer(bits, 2.0 ** -(bits + 2), 2.0 ** (bits + 2))
 
 
 def bit_agreement(method: MethodSettings) -> float:

@@ -38,7 +38,8 @@ class Hostile:
         scale: Its scales, `[S]`.
         size: Number of bits M.
         place: Its place among the attackers.
-        accepted: The largest scales that `bound_scalars` accepts in this round, `[S]`.
+        accepted: The largest scales that `bound_scalars` accepts in this round, `[S]`; None without honest
+            devices.
         settings: Section `attack` of the configuration.
         stream: From a number to a stream of random numbers of this round.
         number: Of the device.
@@ -49,7 +50,7 @@ class Hostile:
     scale: Tensor
     size: int
     place: int
-    accepted: Tensor
+    accepted: Tensor | None
     settings: AttackSettings
     stream: Callable[[int], np.random.Generator]
     number: int
@@ -124,7 +125,8 @@ def _scale_collusion(hostile: Hostile) -> None:
 
 def _below_bound(hostile: Hostile) -> None:
     _flip(hostile)
-    hostile.scale.copy_(hostile.accepted)
+    if hostile.accepted is not None:
+        hostile.scale.copy_(hostile.accepted)
 
 
 _IN_TURN = (_sign_flip, _ones, _mean_shift, _inflate, _random_bits)
@@ -191,8 +193,9 @@ class Attackers:
         if self._attack is None or len(rows) == 0:
             return message
         packed, mean, scale = message.bits.packed.clone(), message.mean.clone(), message.scale.clone()
-        honest = message.scale[np.delete(np.arange(len(scale)), rows)]
-        accepted = accepted_scale(honest, len(rows)).to(scale)
+        honest = np.delete(np.arange(len(scale)), rows)
+        # Where nobody is honest, nobody's scale bounds another's.
+        accepted = accepted_scale(message.scale[honest], len(rows)).to(scale) if len(honest) else None
         for row in rows:
             place, number = int(np.searchsorted(self.devices, devices[row])), int(devices[row])
             self._attack.apply(
