@@ -1,6 +1,6 @@
 """Tune every method of `signfade demo` by one protocol, the ideal included.
 
-    python benchmarks/tune_demo.py --check 10 --record docs/results/demo.json
+    python benchmarks/tune_demo.py --check 8 --record docs/results/demo.json
 
 The same grid for all: seven steps, without momentum and with 0.9. A point's score is the mean test accuracy
 over the last six evaluations (rounds 125 to 150), 0.1 for a run that diverges. The first seed tries every
