@@ -22,6 +22,7 @@ __all__ = [
     "PresenceSettings",
     "RunSettings",
     "ServerSettings",
+    "Tie",
 ]
 
 
@@ -179,6 +180,8 @@ class CellSettings(_Section):
 Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "signsum"]
 # Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
 VOTES = ("signsgd", "signsum")
+# What a vote is where as many devices say +1 as say -1.
+Tie = Literal["zero", "plus", "random"]
 # Rules for signs that the air has added up: the posterior mean, the best linear rule, and the sign.
 AIR_RULES = ("ideal", "sbfl", "blmmse", "signsgd")
 
@@ -194,6 +197,12 @@ class MethodSettings(_Section):
         description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
         "server adds the detected signs up and takes no majority), or your own rule as "
         "package.module:function or file.py:function",
+    )
+    tie: Tie = Field(
+        "zero",
+        description="signsgd's vote where as many devices say +1 as say -1: zero (no step, as torch.sign), "
+        "plus (+1, as a single bit) or random (a coin for each weight and round); a downlink of signs sends "
+        "zero as +1",
     )
     prior: Literal["gaussian", "laplacian", "empirical"] = Field(
         "gaussian",

@@ -298,9 +298,8 @@ def test_ideal_is_the_weighted_sum() -> None:
     assert torch.allclose(server.ideal(g, weights), (weights[:, None] * g).sum(dim=0))
 
 
-def test_a_tie_and_a_zero_count_as_plus_one() -> None:
+def test_a_signal_of_zero_is_detected_as_plus_one() -> None:
     y = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert torch.equal(server.majority_vote(y, torch.tensor([1.0, 1.0])), torch.ones(2))
     assert torch.equal(server.detect(y, torch.tensor([-1.0, -1.0]))[:, 1], torch.ones(2))
 
 

@@ -122,7 +122,7 @@ def test_means_weights_and_silence() -> None:
 
 
 def test_the_vote_of_the_air() -> None:
-    assert superposed_vote(torch.tensor([-0.1, 0.0, 4.0])).tolist() == [-1.0, 1.0, 1.0]
+    assert superposed_vote(torch.tensor([-0.1, 0.0, 4.0])).tolist() == [-1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(

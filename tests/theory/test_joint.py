@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from signfade import theory
+from signfade.server import majority_vote
+from signfade.settings import Tie
 
 STD = np.array([0.5, 1.0, 2.0, 1.0, 0.7])
 H = np.array([1.0, -0.6, 1.5, 0.2, -1.1])
@@ -86,6 +89,9 @@ def test_any_weights_may_stand_before_a_rules_numbers() -> None:
     assert linear == pytest.approx(theory.linear_moments(combine, H, SIGMA2, STD, r, weights=ALPHA))
 
 
+TIES: tuple[Tie, ...] = ("zero", "plus", "random")
+
+
 @pytest.mark.parametrize("devices", [1, 4, 7, 40])
 def test_independent_devices_are_a_special_case(devices: int) -> None:
     rng = np.random.default_rng(devices)
@@ -95,13 +101,18 @@ def test_independent_devices_are_a_special_case(devices: int) -> None:
         expected = (alpha**2 * theory.mse(rule, snr, std)).sum() / (alpha**2 * std**2).sum()  # type: ignore[arg-type]
         assert joint.nmse() == pytest.approx(expected, rel=1e-12)
     if devices == 40:
-        vote = theory.vote_moments(snr, std, np.eye(devices), weights=alpha)
-        cosine = math.sqrt(1 - theory.vote_nmse(snr, std, alpha))
-        assert vote.product / math.sqrt(vote.energy) == pytest.approx(cosine, rel=0.01)
+        for tie in TIES:
+            vote = theory.vote_moments(snr, std, np.eye(devices), weights=alpha, tie=tie)
+            cosine = math.sqrt(1 - theory.vote_nmse(snr, std, alpha, tie=tie))
+            assert math.sqrt(1 - vote.best_scaled_nmse()) == pytest.approx(cosine, rel=0.01)
+            assert 1 - vote.power == pytest.approx(
+                theory.tie_probability(devices) if tie == "zero" else 0, rel=0.01
+            )
 
 
+@pytest.mark.parametrize("tie", ["zero", "plus"])
 @pytest.mark.parametrize("common", [0.0, 0.1, 0.5, 0.9])
-def test_the_vote_on_correlated_devices_is_close(common: float) -> None:
+def test_the_vote_on_correlated_devices_is_close(common: float, tie: Tie) -> None:
     """The cosine of vote and sum, within one percent at twenty devices however much they agree."""
     devices, samples = 20, 100_000
     rng = np.random.default_rng(5)
@@ -110,11 +121,11 @@ def test_the_vote_on_correlated_devices_is_close(common: float) -> None:
         (devices, samples)
     )
     y = np.sqrt(snr)[:, None] * np.where(g < 0, -1.0, 1.0) + rng.standard_normal((devices, samples))
-    vote = np.where(np.sign(y).sum(axis=0) < 0, -1.0, 1.0)
-    measured = (vote * g.sum(axis=0)).mean() / math.sqrt((g.sum(axis=0) ** 2).mean())
+    vote = majority_vote(torch.from_numpy(y), torch.ones(devices), tie).numpy()
+    measured = (vote * g.sum(axis=0)).mean() / math.sqrt((g.sum(axis=0) ** 2).mean() * (vote**2).mean())
     r = common + (1 - common) * np.eye(devices)
-    found = theory.vote_moments(snr, np.ones(devices), r)
-    assert found.product / math.sqrt(found.energy) == pytest.approx(measured, rel=0.01)
+    found = theory.vote_moments(snr, np.ones(devices), r, tie=tie)
+    assert found.product / math.sqrt(found.energy * found.power) == pytest.approx(measured, rel=0.01)
 
 
 @pytest.mark.parametrize("shared", [3, 7, 20])

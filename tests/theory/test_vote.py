@@ -7,53 +7,82 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
+from signfade.server import break_ties
+from signfade.settings import Tie
 from signfade.theory import bit_error, nmse, tie_probability, vote_correlation, vote_nmse, vote_probability
 
+TIES = ("zero", "plus", "random")
 
-def enumerate_votes(error: np.ndarray, up: np.ndarray) -> tuple[float, np.ndarray]:
-    """P(v = +1) and E[v*s_k] by going through all sent and all received bits."""
+
+def votes_of(tally: int, tie: str) -> list[tuple[float, int]]:
+    """The votes that a tally can lead to, each with its probability."""
+    if tally != 0:
+        return [(1.0, 1 if tally > 0 else -1)]
+    return {"zero": [(1.0, 0)], "plus": [(1.0, 1)], "random": [(0.5, 1), (0.5, -1)]}[tie]
+
+
+def enumerate_votes(error: np.ndarray, up: np.ndarray, tie: str) -> tuple[float, np.ndarray, float]:
+    """P(v = +1), E[v*s_k] and E[v**2] by going through all sent and all received bits, and all coins."""
     devices = len(error)
-    chance, correlation = 0.0, np.zeros(devices)
+    chance, correlation, power = 0.0, np.zeros(devices), 0.0
     for sent in itertools.product((1, -1), repeat=devices):
         s = np.array(sent)
         p_sent = np.where(s > 0, up, 1 - up).prod()
         for received in itertools.product((1, -1), repeat=devices):
             r = np.array(received)
             p = p_sent * np.where(r == s, 1 - error, error).prod()
-            vote = 1 if r.sum() >= 0 else -1
-            chance += p * (vote > 0)
-            correlation += p * vote * s
-    return chance, correlation
+            for share, vote in votes_of(r.sum(), tie):
+                chance += share * p * (vote > 0)
+                correlation += share * p * vote * s
+                power += share * p * vote**2
+    return chance, correlation, power
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3, 4, 5, 6])
-def test_enumeration(devices: int) -> None:
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 5])
+def test_enumeration(devices: int, tie: Tie) -> None:
     rng = np.random.default_rng(devices)
     snr = rng.exponential(size=devices)
     error = bit_error(snr)
     for up in (np.full(devices, 0.5), rng.uniform(size=devices), rng.integers(0, 2, devices).astype(float)):
-        chance, correlation = enumerate_votes(error, up)
-        np.testing.assert_allclose(vote_correlation(snr, up), correlation, atol=1e-14)
+        chance, correlation, _ = enumerate_votes(error, up, tie)
+        np.testing.assert_allclose(vote_correlation(snr, up, tie), correlation, atol=1e-14)
         received = up * (1 - error) + (1 - up) * error
-        assert vote_probability(received) == pytest.approx(chance, abs=1e-14)
-    np.testing.assert_allclose(
-        vote_correlation(snr), vote_correlation(snr, np.full(devices, 0.5)), atol=1e-14
-    )
+        assert vote_probability(received, tie) == pytest.approx(chance, abs=1e-14)
+    fair = np.full(devices, 0.5)
+    _, correlation, power = enumerate_votes(error, fair, tie)
+    np.testing.assert_allclose(vote_correlation(snr, tie=tie), correlation, atol=1e-14)
+    std, weights = rng.uniform(0.2, 2, devices), rng.uniform(size=devices)
+    product = (weights * np.sqrt(2 / np.pi) * std * correlation).sum()
+    error_left = 1 - product**2 / (power * (weights**2 * std**2).sum())
+    assert vote_nmse(snr, std, weights, tie=tie) == pytest.approx(error_left, abs=1e-14)
 
 
+@pytest.mark.parametrize("tie", TIES)
 @pytest.mark.parametrize("devices", [7, 8])
-def test_enumeration_of_noiseless_votes(devices: int) -> None:
+def test_enumeration_of_noiseless_votes(devices: int, tie: Tie) -> None:
     # Without errors only the sent bits need enumeration: 2**8 of them.
     up = np.random.default_rng(devices).uniform(size=devices)
     correlation, chance = np.zeros(devices), 0.0
     for sent in itertools.product((1, -1), repeat=devices):
         s = np.array(sent)
-        vote, p = (1 if s.sum() >= 0 else -1), np.where(s > 0, up, 1 - up).prod()
-        correlation += p * vote * s
-        chance += p * (vote > 0)
-    np.testing.assert_allclose(vote_correlation(np.full(devices, np.inf), up), correlation, atol=1e-14)
-    assert vote_probability(up) == pytest.approx(chance, abs=1e-14)
+        p = np.where(s > 0, up, 1 - up).prod()
+        for share, vote in votes_of(s.sum(), tie):
+            correlation += share * p * vote * s
+            chance += share * p * (vote > 0)
+    np.testing.assert_allclose(vote_correlation(np.full(devices, np.inf), up, tie), correlation, atol=1e-14)
+    assert vote_probability(up, tie) == pytest.approx(chance, abs=1e-14)
+
+
+def test_only_plus_prefers_one_sign() -> None:
+    """Negated bits have negated votes: P(v = -1), what is left of 1, is P(v = +1) of the negated bits."""
+    up = np.random.default_rng(1).uniform(size=12)
+    tied = 1 - vote_probability(up) - vote_probability(1 - up)
+    assert tied > 0.05
+    assert vote_probability(up, "random") + vote_probability(1 - up, "random") == pytest.approx(1)
+    assert vote_probability(up, "plus") + vote_probability(1 - up, "plus") == pytest.approx(1 + tied)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 10, 101, 1000, 2001])
@@ -88,9 +117,10 @@ def test_the_poisson_binomial_of_equal_chances_is_the_binomial() -> None:
     assert vote_probability(np.full(devices, chance)) == pytest.approx(tail, rel=1e-13)
 
 
+@pytest.mark.parametrize("tie", TIES)
 @pytest.mark.parametrize("devices", [4, 9])
 @pytest.mark.parametrize("family", ["gaussian", "laplacian"])
-def test_monte_carlo_of_the_best_scaled_error(devices: int, family: str) -> None:
+def test_monte_carlo_of_the_best_scaled_error(devices: int, family: str, tie: Tie) -> None:
     rng = np.random.default_rng(11)
     size = 200_000
     std, snr = rng.uniform(0.2, 2, (devices, 1)), rng.exponential(2.0, (devices, 1))
@@ -98,16 +128,18 @@ def test_monte_carlo_of_the_best_scaled_error(devices: int, family: str) -> None
     draw = rng.normal if family == "gaussian" else lambda size: rng.laplace(0, np.sqrt(0.5), size)
     g = std * draw(size=(devices, size))
     received = np.sqrt(snr) * np.where(g >= 0, 1, -1) + rng.normal(size=g.shape)
-    vote = np.where(np.where(received >= 0, 1, -1).sum(axis=0) >= 0, 1, -1)
+    tally = torch.from_numpy(np.where(received >= 0, 1.0, -1.0).sum(axis=0))
+    vote = break_ties(tally, tie, key=5).numpy()
     target = (weights * g).sum(axis=0)
     product = vote * target
     energy = (weights**2 * std**2).sum()
-    predicted = vote_nmse(snr[:, 0], std[:, 0], weights[:, 0], family=family)
-    # d(1 - m**2/energy) = 2*m/energy dm
-    tolerance = 4.5 * 2 * abs(product.mean()) / energy * product.std() / np.sqrt(size)
-    assert abs(1 - product.mean() ** 2 / energy - predicted) < tolerance
+    predicted = vote_nmse(snr[:, 0], std[:, 0], weights[:, 0], family=family, tie=tie)
+    # d(1 - m**2/(p*energy)) = -2*m/(p*energy) dm + m**2/(p**2*energy) dp
+    mean, power = product.mean(), (vote**2).mean()
+    change = (-2 * mean / power * product + (mean / power) ** 2 * vote**2) / energy
+    assert abs(1 - mean**2 / (power * energy) - predicted) < 4.5 * change.std() / np.sqrt(size)
     # and it is the minimum over scales of the error itself
-    beta = product.mean()
+    beta = mean / power
     for stretch in (0.8, 1.2):
         assert ((target - stretch * beta * vote) ** 2).mean() > ((target - beta * vote) ** 2).mean()
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -27,7 +28,10 @@ def run(arguments: Sequence[str]) -> int:
 
     With `SIGNFADE_TRACEBACK=1` in the environment errors are raised instead, for those who seek their cause.
     """
+    # Where its folder cannot be written to, matplotlib takes a temporary one, which is nobody's concern.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
+        _check_environment()
         command = typer.main.get_command(app)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # put back by the context
@@ -47,6 +51,13 @@ def run(arguments: Sequence[str]) -> int:
         code, sentence = _judge(error, arguments)
         print(f"signfade: {' '.join(sentence.split())}", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _check_environment() -> None:
+    """Raise where numba is told not to compile: kernels that work on single bits and lanes need it to."""
+    value = os.environ.get("NUMBA_DISABLE_JIT", "")
+    if value.strip().isdigit() and int(value) != 0:
+        raise ValueError(f"NUMBA_DISABLE_JIT must be 0 or unset: the kernels only run compiled; got {value}")
 
 
 def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:

@@ -10,8 +10,8 @@ Three stages at a time on vectors of eight: a number is loaded once for eight th
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from signfade._jit import njit
 from signfade.device._eights import WIDTH, lane_butterflies, load, negative, store
 
 STRIP = 128  # columns at a time in the second pass: long loops that still fit the cache

@@ -12,8 +12,9 @@ cache, in several short loops a tile: short loops are what the compiler turns in
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint32
+from numba import uint32
 
+from signfade._jit import njit
 from signfade.kernels.lanes import add, float_bits, from_bits, rotate, shift_right, sub, to_float
 from signfade.kernels.table import CELL_BITS, FIRST_CELL, TILE, quantile_table
 

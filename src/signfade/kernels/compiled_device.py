@@ -10,7 +10,8 @@ lanes, neighbours first. One thread works on a device's row, so no result depend
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from signfade._jit import njit
 
 LANES = 16
 

@@ -11,7 +11,9 @@ k rows of k*C neighbouring numbers it saw. One thread works on a batch, so resul
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
+
+from signfade._jit import njit
 
 SHUT = 4  # the window's largest value was not positive: no gradient passes
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, uint32
+from numba import uint32
 
+from signfade._jit import njit
 from signfade.kernels.compiled import tile_normal, tile_words
 from signfade.kernels.lanes import add, float_bits, from_bits, shift_left
 from signfade.kernels.rules import EXP2, TANH_LIMIT

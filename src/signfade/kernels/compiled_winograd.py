@@ -10,7 +10,9 @@ then on the columns, in place, all channels at once: loops of 32 that the compil
 from __future__ import annotations
 
 import numpy as np
-from numba import float32, njit, uint64
+from numba import float32, uint64
+
+from signfade._jit import njit
 
 LANES = 32
 _ROW = 8 * LANES

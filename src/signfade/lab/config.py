@@ -273,7 +273,7 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys that decide the numbers of a run, with their values.
 
     Left out are `out`, `threads`, `checkpoint_every`, the variants, the folder of a data set whose content
-    is known by its checksum, and the ranges of quantisers that are not used.
+    is known by its checksum, the ranges of quantisers that are not used, and ties where nobody votes.
 
     Args:
         config: Settings as tables, nested or dotted.
@@ -288,6 +288,8 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
         unused.add("data.folder")
     if flat.get("method.side_bits") in (None, "none"):
         unused |= {"method.mean_limit", "method.scale_low", "method.scale_high"}
+    if flat.get("method.aggregator") != "signsgd":
+        unused.add("method.tie")
     return {key: value for key, value in flat.items() if key not in unused}
 
 

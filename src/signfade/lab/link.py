@@ -124,11 +124,11 @@ def study_link(settings: RunSettings) -> LinkStudy:
     """
     cell, devices = settings.cell, settings.data.devices
     plan = make_cell(cell, devices, settings.seed)
-    family = settings.method.family
+    family, tie = settings.method.family, settings.method.tie
     if plan.mean_snr_db is None:
         perfect = theory_errors(np.array(np.inf), family=family)
         means = {name: float(e) for name, e in perfect.items()}
-        vote = vote_nmse(np.full(devices, np.inf), family=family)
+        vote = vote_nmse(np.full(devices, np.inf), family=family, tie=tie)
         return LinkStudy(settings, None, None, None, None, means | {_VOTE: vote})
     everyone = np.arange(devices, dtype=np.int64)
     snrs = [plan.link(everyone, round).snr.double().numpy() for round in range(_ROUNDS)]
@@ -142,7 +142,7 @@ def study_link(settings: RunSettings) -> LinkStudy:
     means = {name: float(error.mean()) for name, error in errors.items()}
     # The vote is averaged over these rounds; how lucky they are shows in a rule whose average is known.
     luck = np.mean(mse("hard", np.stack(snrs), family=family)) - means["best hard decision"]
-    vote = float(np.mean([vote_nmse(snr, family=family) for snr in snrs]) - luck)
+    vote = float(np.mean([vote_nmse(snr, family=family, tie=tie) for snr in snrs]) - luck)
     return LinkStudy(settings, plan.mean_snr_db, faded, crowd, plan.positions_km, means | {_VOTE: vote})
 
 

@@ -77,8 +77,8 @@ class AirRule:
 
     def _read(self, y: Tensor, amplitude: Tensor, received: Received) -> Tensor:
         """Read a signal of all layers, `[M]`."""
-        if self._method.aggregator == "signsgd":
-            return superposed_vote(y)
+        if self._method.aggregator == "signsgd":  # where nobody sends there is only noise: no step
+            return superposed_vote(y) if bool(amplitude.any()) else torch.zeros_like(y)
         ends = np.cumsum([0, *received.segments]).tolist()
         parts = [y[first:last] for first, last in pairwise(ends)]
         return torch.cat([self._read_layer(part, amplitude, received, s) for s, part in enumerate(parts)])

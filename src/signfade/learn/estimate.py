@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from signfade.keys import stream_key
 from signfade.learn.air import AirRule
 from signfade.learn.cell import CellPlan
 from signfade.learn.defence import Defence
@@ -104,6 +105,7 @@ class Estimator:
             estimate, factor, expected = self.joint(uplink, received)
         else:
             assert self._rule is not None
+            received = received.believed(tie_key=stream_key(self._seed, "ties", round))
             estimate = self._rule(received)
             factor = debias_factor(method, known_gain(method, received)) if method.debias else 1.0
             expected = predicted_error(

@@ -66,7 +66,8 @@ def predicted_error(
         kept = len(uplink.truth) / received.size
         if method.aggregator == "signsgd":
             law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
-            return theory.vote_moments(snr, *prior, weights=alpha, **law).cut(kept).best_scaled_nmse()
+            vote = theory.vote_moments(snr, *prior, weights=alpha, **law, tie=method.tie)
+            return vote.cut(kept).best_scaled_nmse()
         if rule is None:
             return None
         signal, power = theory.moments(rule, snr, method.form)
@@ -84,7 +85,9 @@ def predicted_error(
     if energy == 0:
         return None
     if method.aggregator == "signsgd":
-        return theory.vote_nmse(snr, std[:, 0], alpha, mean_abs=kappa[:, 0]) if std.shape[1] == 1 else None
+        if std.shape[1] > 1:
+            return None
+        return theory.vote_nmse(snr, std[:, 0], alpha, mean_abs=kappa[:, 0], tie=method.tie)
     if rule is None:
         return None
     error = theory.mse(

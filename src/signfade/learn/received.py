@@ -40,6 +40,7 @@ class Received:
             then counts the doubt about their signs as noise.
         trust: Reliabilities from -1 to 1, `[K]`, where they are learned; `weights` are then multiplied by
             them, or for a joint rule, which discounts the bits itself, the means.
+        tie_key: Key of the round's coins, one a coordinate, for votes that are tied.
     """
 
     packed: Tensor
@@ -53,6 +54,7 @@ class Received:
     air: Link | None = None
     refined: Refined | None = None
     trust: Tensor | None = None
+    tie_key: int = 0
 
     def __len__(self) -> int:
         return len(self.packed)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from signfade.device import sign
 from signfade.kernels import fused_sum
 from signfade.learn.imports import blame, is_import_path, load_function
 from signfade.learn.received import Received
-from signfade.settings import MethodSettings
+from signfade.server import break_ties
+from signfade.settings import MethodSettings, Tie
 
 __all__ = ["ELEMENTWISE", "Rule", "find_rule"]
 
@@ -31,7 +31,7 @@ def find_rule(method: MethodSettings) -> Rule:
     """
     name = method.aggregator
     if name == "signsgd":
-        return lambda r: sign(_fused("vote", r, None, None, r.trust))
+        return lambda r: _vote(r, method.tie)
     if name == "signsum":  # what signSGD would step along if its server kept the tally
         return lambda r: _fused("vote", r, None, None, r.trust)
     if name in ELEMENTWISE:
@@ -40,6 +40,14 @@ def find_rule(method: MethodSettings) -> Rule:
         return _checked(name, load_function(name))
     known = ", ".join(["ideal", *ELEMENTWISE, "bfl"])
     raise ValueError(f"method.aggregator must be one of {known}, or package.module:function; got {name!r}")
+
+
+def _vote(r: Received, tie: Tie) -> Tensor:
+    """Return the majority vote, or zeros where nobody has a vote: no signal, no step."""
+    tally = _fused("vote", r, None, None, r.trust)
+    gain = r.h if r.refined is None else r.refined.link.h
+    voters = gain if r.trust is None else gain * r.trust.to(gain)
+    return break_ties(tally, tie, r.tie_key) if bool(voters.any()) else tally
 
 
 def _fused(

@@ -97,6 +97,8 @@ class _OptimizerStep(ServerStep):
     def apply(self, estimate: Tensor, round: int) -> int:
         estimate = self.clipped(estimate)
         by_sign = self._settings.downlink == "sign"
+        if by_sign and not bool(estimate.any()):  # as `sign_downlink_update`: nothing is broadcast
+            return 0
         self._parameter.grad = sign(estimate) if by_sign else estimate
         for group in self._optimizer.param_groups:
             group["lr"] = self.step_size(round)

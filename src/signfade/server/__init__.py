@@ -38,7 +38,7 @@ from signfade.server.update import (
     momentum_update,
     sign_downlink_update,
 )
-from signfade.server.vote import detect, majority_vote
+from signfade.server.vote import break_ties, detect, majority_vote
 
 __all__ = [
     "CorrelationState",
@@ -52,6 +52,7 @@ __all__ = [
     "blmmse",
     "blmmse_covariance",
     "bound_scalars",
+    "break_ties",
     "detect",
     "device_bfl",
     "factor_bfl",

@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from signfade._jit import njit
 
 NEGLIGIBLE = 45.0  # components this many nats below the nearest one are left out
 

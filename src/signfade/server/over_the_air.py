@@ -17,7 +17,6 @@ from scipy import special
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
-from signfade.device.sign import sign
 
 __all__ = ["over_the_air", "superposed_vote"]
 
@@ -107,15 +106,15 @@ def over_the_air(
 
 
 def superposed_vote(y: Tensor) -> Tensor:
-    """The majority vote taken by the air: `sign(y)`, `[M]`; a tie counts as +1.
+    """The majority vote taken by the air: `sign(y)`, `[M]`, with `sign(0) = 0`. Noise breaks all ties.
 
     Example:
         >>> superposed_vote(torch.tensor([1.2, -0.3, 0.0]))
-        tensor([ 1., -1.,  1.])
+        tensor([ 1., -1.,  0.])
 
     Reference: docs/radio.md.
     """
-    return sign(y)
+    return y.sign()
 
 
 class _Patterns(NamedTuple):

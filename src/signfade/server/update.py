@@ -87,6 +87,9 @@ def sign_downlink_update(
 
     `d = sign(estimate)`, then on every device `m <- momentum * m + d`, `w <- w - step * m`.
 
+    One bit has no zero, so `sign(0) = +1`. But an estimate of nothing but zeros, where nothing was received,
+    is not broadcast: no signal, no step, and the momentum waits as well.
+
     The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the
     first: the weights at which gradients are taken are the same.
 
@@ -102,5 +105,7 @@ def sign_downlink_update(
         Algorithm 2; docs/errata.md for its mixed time indices.
     """
     check_finite("estimate", estimate)  # its sign always is
-    state, info = momentum_update(state, sign(estimate), step, momentum)
-    return state, info._replace(downlink_bits=len(estimate))
+    moved, info = momentum_update(state, sign(estimate), step, momentum)
+    if not bool(estimate.any()):
+        return state, UpdateInfo(0.0, 0)
+    return moved, info._replace(downlink_bits=len(estimate))

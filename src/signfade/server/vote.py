@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+import numpy as np
+import torch
 from torch import Tensor
 
+from signfade._check import check_choice
 from signfade.device.sign import sign
+from signfade.kernels import standard_normal
 from signfade.server._sum import check_received, column
+from signfade.settings import Tie
 
-__all__ = ["detect", "majority_vote"]
+__all__ = ["break_ties", "detect", "majority_vote"]
 
 
 def detect(y: Tensor, h: Tensor) -> Tensor:
@@ -33,24 +40,65 @@ def detect(y: Tensor, h: Tensor) -> Tensor:
     return sign(y * side) * side.abs()
 
 
-def majority_vote(y: Tensor, h: Tensor) -> Tensor:
+def majority_vote(y: Tensor, h: Tensor, tie: Tie = "zero", key: int | None = None) -> Tensor:
     """Majority vote over the detected signs: the aggregator of signSGD.
 
-    `vote = sign(sum_k sign(y_k / h_k))`, a tie counts as +1.
+    `vote = sign(sum_k sign(y_k / h_k))`, and `break_ties` says what becomes of a sum of zero.
 
     Args:
         y: Received signals, `[K, M]`.
         h: Channel gains, `[K]`. A gain of zero gives the device no vote.
+        tie: As in `break_ties`.
+        key: As in `break_ties`.
 
     Returns:
-        The vote, `[M]`, +1 or -1. It estimates the sign of the summed gradient, not its size.
+        The vote, `[M]`: +1, -1, or 0 for a tie under "zero". It estimates the sign of the summed gradient,
+        not its size. Where no device has a vote it is 0 everywhere, whatever `tie` says: no signal, no step.
 
     Example:
-        >>> import torch
-        >>> majority_vote(torch.tensor([[1.0, -1.0], [0.5, -0.2], [-0.1, 2.0]]), torch.ones(3))
-        tensor([ 1., -1.])
+        >>> y = torch.tensor([[1.0, -1.0, 0.3], [0.5, -0.2, -0.1]])
+        >>> majority_vote(y, torch.ones(2)), majority_vote(y, torch.ones(2), tie="plus")
+        (tensor([ 1., -1.,  0.]), tensor([ 1., -1.,  1.]))
+        >>> majority_vote(y, torch.zeros(2), tie="plus")
+        tensor([0., 0., 0.])
 
     Reference:
-        Section II.
+        Section II. Ties: docs/model.md.
     """
-    return sign(detect(y, h).sum(dim=0))
+    tally = detect(y, h).sum(dim=0)
+    check_choice("tie", tie, get_args(Tie))
+    return break_ties(tally, tie, key) if bool(h.any()) else tally
+
+
+def break_ties(tally: Tensor, tie: Tie = "zero", key: int | None = None) -> Tensor:
+    """Turn the sums of detected signs into votes.
+
+    `vote = sign(tally)`; where the tally is 0, it is 0 ("zero"), +1 ("plus"), or +1 or -1 with equal chances
+    ("random").
+
+    Args:
+        tally: Sums of the detected signs, `[M]`.
+        tie: "zero" makes no step, and is symmetric: negated tallies give negated votes. "random" is symmetric
+            in distribution, for a downlink that has only one bit. "plus" is what one bit does by itself.
+        key: Of the coins, for "random". Coordinate m always gets coin m of the stream, so that votes do not
+            depend on where and in which order they are taken.
+
+    Returns:
+        The votes, `[M]`.
+
+    Raises:
+        ValueError: An unknown `tie`, or "random" without a key.
+
+    Example:
+        >>> break_ties(torch.tensor([3.0, 0.0, 0.0, -1.0]), tie="random", key=7)
+        tensor([ 1., -1.,  1., -1.])
+    """
+    check_choice("tie", tie, get_args(Tie))
+    if tie == "zero":
+        return tally.sign()
+    if tie == "plus":
+        return sign(tally)
+    if key is None:
+        raise ValueError('key must be given with tie "random"')
+    coins = torch.from_numpy(standard_normal(np.array([key], dtype=np.uint64), len(tally))[0])
+    return torch.where(tally == 0, sign(coins).to(tally), tally.sign())

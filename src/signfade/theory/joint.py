@@ -16,11 +16,13 @@ SNRs are ratios, `gamma = h**2/sigma2`, with sigma2 the variance of the real noi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy import special
 
+from signfade._check import check_choice
+from signfade.settings import Tie
 from signfade.theory._numbers import Array, Numbers, non_negative, real
 from signfade.theory.rules import Form, Rule, gain, moments
 
@@ -209,6 +211,7 @@ def vote_moments(
     weights: Numbers | None = None,
     agreement: float = 1.0,
     noise: float = 0.0,
+    tie: Tie = "zero",
 ) -> JointMoments:
     """Moments of the majority vote on correlated devices: approximate, its cosine within 5 % from K = 20.
 
@@ -225,9 +228,11 @@ def vote_moments(
         weights: `alpha_k` of the sum that the vote should resemble, `[K]`; ones if None.
         agreement: `1 - 2p` where devices flip each bit with probability p.
         noise: Of the sign, as in `given_moments`.
+        tie: As in `vote_probability`.
 
     Returns:
-        `JointMoments` with power 1; `.best_scaled_nmse()` is what a vote can be judged by.
+        `JointMoments` with power 1, less the probability of a tie where that counts as zero;
+        `.best_scaled_nmse()` is what a vote can be judged by.
 
     Example:
         >>> round(vote_moments([1e9] * 101, [1.0] * 101, np.eye(101)).best_scaled_nmse(), 3)
@@ -236,6 +241,7 @@ def vote_moments(
     Reference:
         Section II, majority vote.
     """
+    check_choice("tie", tie, get_args(Tie))
     deviation, r, alpha = _devices(snr, std, correlation, weights)
     energy = _energy(alpha * deviation, r)
     if energy == 0:
@@ -255,10 +261,11 @@ def vote_moments(
     left = right * np.sqrt(1 - signs**2)
     variance = (1 - (signs * right) ** 2).sum(axis=1) + np.einsum("nk,kj,nj->n", left, bits, left)
     width = np.sqrt(2 * np.maximum(variance, 1e-9))
-    tie = 1 - len(right) % 2  # an even number of votes can tie, which says nothing about u
-    vote = (special.erf((tally - tie) / width) + special.erf((tally + tie) / width)) / 2
-    product = float((node_weights * nodes * vote).sum())
-    return JointMoments(energy, product * float(np.sqrt(energy)), 1.0, aligned=product**2)
+    even = 1 - len(right) % 2  # an even number of votes can tie, which says nothing about u
+    below, above = special.erf((tally - even) / width), special.erf((tally + even) / width)
+    product = float((node_weights * nodes * (below + above)).sum()) / 2
+    tied = float((node_weights * (above - below)).sum()) / 2 if tie == "zero" else 0.0
+    return JointMoments(energy, product * float(np.sqrt(energy)), 1 - tied, aligned=product**2)
 
 
 def _devices(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from signfade._check import check_choice
+from signfade.settings import Tie
 from signfade.theory._numbers import Numbers, non_negative, per_device, real
 from signfade.theory.mse import Family, mse
 from signfade.theory.rules import Form, Rule
@@ -23,6 +24,7 @@ def nmse(
     form: Form = "corrected",
     scale: Numbers | None = None,
     mean_abs: Numbers | None = None,
+    tie: Tie = "zero",
 ) -> float:
     """Normalised error of a rule's estimate of the weighted sum of independent, centred gradients.
 
@@ -38,20 +40,21 @@ def nmse(
         form: As in `mse`.
         scale: As in `mse`, `[K]`; the vote has none.
         mean_abs: As in `mse`, `[K]`.
+        tie: As in `vote_probability`; the other rules have no ties.
 
     Returns:
         The error over the energy of the target. Guessing zero has 1; a rule can do worse.
 
     Example:
         >>> round(nmse("sbfl", [1.0, 1.0]), 3), round(nmse("majority_vote", [1.0, 1.0]), 3)
-        (0.65, 0.852)
+        (0.65, 0.703)
 
     Reference:
         Theorem 1, summed over devices as there; docs/errata.md.
     """
     check_choice("rule", rule, [*get_args(Rule), "majority_vote"])
     if rule == "majority_vote":
-        return vote_nmse(snr, std, weights, family=family, mean_abs=mean_abs)
+        return vote_nmse(snr, std, weights, family=family, mean_abs=mean_abs, tie=tie)
     gamma = non_negative("snr", snr, infinite=True)
     if gamma.ndim != 1 or len(gamma) == 0:
         raise ValueError(f"snr must have shape [K]; got {list(gamma.shape)}")

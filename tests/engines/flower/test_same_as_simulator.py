@@ -32,6 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "high_snr": {"method.aggregator": "high_snr", "method.weights": "share"},
     "coded scalars, by layer": {"method.side_bits": 6, "method.scales": "layer"},
     "vote": {"method.aggregator": "signsgd", "server.downlink": "sign", "server.step": 1e-3},
+    "vote, ties by a coin": RADIO
+    | {"data.devices": 4, "method.aggregator": "signsgd", "method.tie": "random"},
     "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "hadamard"},
     "best": {"method.preset": "best", "method.side_bits": 8},
     "ideal": {"method.aggregator": "ideal"},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from signfade.experiments.studies.paper.setups import training
-from signfade.experiments.studies.records import CHANCE, Records, read_folder, run_name
+from signfade.experiments.studies.records import CHANCE, Records, family_of, read_folder, run_name
 from signfade.experiments.studies.study import FULL
 from signfade.lab.config import load
 from signfade.lab.folder import FolderError, RunFolder
@@ -142,3 +142,22 @@ def test_of_two_runs_the_longer_is_kept() -> None:
     short = replace(long, rounds=20)
     for order in ([long, short], [short, long]):
         assert Records(order).whole(settings) == long
+
+
+def test_the_votes_of_the_first_records_went_to_plus_one_when_tied() -> None:
+    """The default for ties has changed since; the names of records and of all other rules have not."""
+    vote = training(FULL, "vote", (1e-3, 0.0), downlink="sign")
+    assert vote.method.tie == "plus"
+    kept = Records()
+    kept.add_file(Path(__file__).parents[3] / "docs" / "results" / "runs.json")
+    assert kept.find(vote) is not None
+    for tie in ("zero", "random"):
+        method = vote.method.model_copy(update={"tie": tie})
+        assert kept.find(vote.model_copy(update={"method": method})) is None
+    other = training(FULL, "gaussian", (1e-3, 0.0))
+    names = {
+        family_of(other.model_copy(update={"method": other.method.model_copy(update={"tie": tie})}))
+        for tie in ("zero", "plus", "random")
+    }
+    assert len(names) == 1
+    assert kept.find(other) is not None

@@ -132,7 +132,7 @@ class BaseStation:
             merged = merge_buffers([[answer.buffers[name] for name in self.buffers] for answer in answers])
             self.buffers = dict(zip(self.buffers, merged))
         warning = self._watch.look(uplink.loss, self.round + 1)
-        by_sign = self.settings.server.downlink == "sign"
+        by_sign = self.settings.server.downlink == "sign" and bool(estimate.any())
         move = pack_signs(sign(estimate)).numpy().tobytes() if by_sign else b""
         return Heard(uplink.loss, snr_quantiles(uplink, self._cell), warning), move
 

@@ -45,6 +45,7 @@ _AIR = {"cell.access": "over_the_air", "cell.precoding": "inversion"}
 # A vote has no scale, so its step is one of its own: the best of a few, as in examples/digits.toml.
 _VOTE = {
     "method.aggregator": "signsgd",
+    "method.tie": "plus",
     "method.rotation": "none",
     "method.debias": False,
     "server.step": 2e-2,
@@ -285,7 +286,7 @@ def _measure_access(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
         row = {
             "orthogonal, posterior": _error(server.sbfl(y, h, sigma2, zero, kappa), truth),
             "orthogonal, linear": _error(server.blmmse(y, h, sigma2, zero, kappa), truth),
-            "orthogonal, vote": _best_scaled(server.majority_vote(y, h), truth),
+            "orthogonal, vote": _best_scaled(server.majority_vote(y, h, tie="plus"), truth),
         }
         noise = torch.randn(size, generator=rng)
         for name, (_, repeats, share) in _WAYS.items():

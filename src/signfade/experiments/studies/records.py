@@ -57,9 +57,13 @@ _KEPT = (
 )
 
 
+# Defaults that have changed since the first records were made: their names stand for the old ones.
+_FIRST_DEFAULTS = {"method.tie": "plus"}
+
+
 @cache
 def _defaults() -> dict[str, Any]:
-    return flatten(load(None).model_dump())
+    return flatten(load(None).model_dump()) | _FIRST_DEFAULTS
 
 
 def _deciding(settings: RunSettings) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.special import erfcx
+
+from signfade._jit import njit
 
 # numba's cache watches this file alone: save it anew after a change to the other.
 from signfade.server.bfl._lanes import LANES, choose, load, maximum, minimum, root, store, times_power

@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from signfade._jit import njit
 
 GROUP = 16  # likelihoods multiplied before a logarithm is taken: their product cannot overflow
 NEGLIGIBLE = 40.0  # nodes this many nats below the mode are left out

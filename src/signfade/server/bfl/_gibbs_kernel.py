@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from signfade._jit import njit
 from signfade.server.bfl._quantile import normal_quantile
 
 _ROOT_2PI = math.sqrt(2 * math.pi)

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from signfade._jit import njit
 
 CHUNK = 1024  # coordinates summed in the precision of y before they join a float64 total
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
+from signfade._jit import njit
 
 
 @njit(nogil=True, cache=True)

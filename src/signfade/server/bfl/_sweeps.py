@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from signfade._jit import njit
 from signfade.server.bfl import _shrink
 
 _common = njit(cache=True)(_shrink._shrink_common)

@@ -123,7 +123,7 @@ def measure_errors(
         learned = learn_correlation(y, h, sigma2)
         truth, y = g.sum(dim=0)[:tried], y[:, :tried].contiguous()
         zero, scale = torch.zeros(devices), torch.full((devices,), _KAPPA)
-        vote = majority_vote(y, h)
+        vote = majority_vote(y, h, tie="plus")
         estimates = {
             "vote": vote * (vote @ truth) / len(truth),
             "sbfl, published": sbfl(y, h, sigma2, zero, scale, form="published"),

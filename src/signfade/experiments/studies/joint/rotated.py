@@ -19,7 +19,7 @@ from signfade.learn.classify import one_thread
 __all__ = ["JOINT_ROTATED"]
 
 _RULES: dict[str, dict[str, Any]] = {
-    "vote, best-scaled": {"method.aggregator": "signsgd"},
+    "vote, best-scaled": {"method.aggregator": "signsgd", "method.tie": "plus"},
     "sbfl, published": {"method.aggregator": "sbfl", "method.form": "published"},
     "sbfl": {"method.aggregator": "sbfl"},
     "blmmse": {"method.aggregator": "blmmse"},

@@ -26,7 +26,7 @@ __all__ = ["JOINT_TRAINING", "tune"]
 
 # What each method is called on the page, and what it sets.
 _METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "signsgd": ("signsgd", {"method.aggregator": "signsgd"}),
+    "signsgd": ("signsgd", {"method.aggregator": "signsgd", "method.tie": "plus"}),
     "sbfl-published": ("sbfl, published", {"method.form": "published"}),
     "sbfl": ("sbfl", {}),
     "rotated-sbfl": ("rotated sbfl", {"method.rotation": "hadamard"}),

@@ -94,7 +94,7 @@ def _errors_of_sum(snr: float, draws: int, seed: int) -> dict[str, float]:
     y, h, sigma2 = _received(g, snr, generator)
     mean, scale, r = torch.zeros(DEVICES), torch.full((DEVICES,), _KAPPA), _correlation()
     truth = g.sum(dim=0).double()
-    vote = server.majority_vote(y, h).double()
+    vote = server.majority_vote(y, h, tie="plus").double()
     found = {
         "signSGD, best scale": 1 - float((vote @ truth) ** 2 / (vote.square().sum() * truth.square().sum()))
     }
@@ -118,7 +118,7 @@ def _theory_of_sum(snr_db: np.ndarray) -> dict[str, np.ndarray]:
         gamma = np.full(DEVICES, snr)
         h, sigma2 = torch.ones(DEVICES), torch.full((DEVICES,), 1 / snr)
         scale = torch.full((DEVICES,), _KAPPA)
-        rows["signSGD, best scale"].append(theory.vote_moments(gamma, std, r).best_scaled_nmse())
+        rows["signSGD, best scale"].append(theory.vote_moments(gamma, std, r, tie="plus").best_scaled_nmse())
         rows["SBFL"].append(theory.joint_moments("sbfl", gamma, std, r).nmse())
         rows["joint linear"].append(1 - joint_gain(h, sigma2, scale, r))
         rows["joint soft (best)"].append(1 - joint_sbfl_gain(h, sigma2, scale, r))

@@ -40,7 +40,7 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "vote": Method("signSGD, vote", {"method.aggregator": "signsgd"}),
+    "vote": Method("signSGD, vote", {"method.aggregator": "signsgd", "method.tie": "plus"}),
     "signsum": Method("signSGD, sum of signs", {"method.aggregator": "signsum"}),
     "gaussian": Method("SBFL, Gaussian", {"method.aggregator": "sbfl", "method.prior": "gaussian"}),
     "laplacian": Method("SBFL, Laplacian", {"method.aggregator": "sbfl", "method.prior": "laplacian"}),
