@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from signfade.experiments.studies.devices import DEVICES
 from signfade.experiments.studies.joint.study import JOINT
 from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.radio import RADIO
@@ -12,7 +13,7 @@ from signfade.experiments.studies.study import Part, Study
 
 __all__ = ["STUDIES", "choose", "parts_by_name"]
 
-STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO)
+STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES)
 
 
 def parts_by_name() -> dict[str, Part]:

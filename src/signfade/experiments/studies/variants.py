@@ -25,16 +25,18 @@ class Variants:
     Attributes:
         base: dotted settings that all share, `rounds` among them.
         changes: dotted settings of each variant.
+        times: as many seeds as usual.
     """
 
     base: Mapping[str, Any]
     changes: Mapping[str, Mapping[str, Any]]
+    times: int = 1
 
     def runs(self, scale: Scale, name: str) -> list[RunSettings]:
         """Return the runs of a variant, one per seed."""
         tree = {"label": name, **self.base, **self.changes[name]}
         tree["rounds"] = min(tree["rounds"], scale.rounds)
-        return [resolve(tree | {"seed": seed}) for seed in range(scale.figure_seeds)]
+        return [resolve(tree | {"seed": seed}) for seed in range(self.times * scale.figure_seeds)]
 
     def wants(self, names: Sequence[str]) -> Callable[[Scale, Records], list[Want]]:
         """Return the `wants` of a part that shows these variants."""
@@ -60,6 +62,8 @@ def rounds_text(records: Sequence[Record]) -> str:
 
 def draw_accuracy(left: Axes, right: Axes, found: Mapping[str, Sequence[Record]]) -> None:
     """Draw accuracy over the rounds, mean over seeds, and beside it the rounds to 0.9, one dot per seed."""
+    if not found:
+        return
     for index, (name, records) in enumerate(found.items()):
         style, curve = line_style(index), curve_of([r for r in records if r.diverged is None], "accuracy")
         if curve is not None:
@@ -71,7 +75,7 @@ def draw_accuracy(left: Axes, right: Axes, found: Mapping[str, Sequence[Record]]
             right.annotate(f"{missing} never", (1, index), **side)
     left.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
     left.set(title="Test accuracy, mean over seeds", xlabel="round", ylim=(0, 1))
-    longest = max((record.rounds for records in found.values() for record in records), default=1)
+    longest = max(record.rounds for records in found.values() for record in records)
     right.set(title="Rounds to 0.9, each seed", xlabel="round", xlim=(0, 1.25 * longest))
     right.set_yticks(range(len(found)), list(found))
     right.set_ylim(len(found) - 0.5, -0.5)

@@ -17,6 +17,7 @@ from signfade.experiments.studies.document import Block, Table, Text
 from signfade.experiments.studies.paper.grid import FULL_READING, READINGS, Column, Pair, pair_text
 from signfade.experiments.studies.paper.printed import read_paper
 from signfade.experiments.studies.paper.setups import BANDWIDTHS
+from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.settings import RunSettings
@@ -104,28 +105,15 @@ def _render(results: Results) -> list[Block]:
     for reading in READINGS:
         texts = [f"{found[reading, b]:.3f}" if (reading, b) in found else missing for b in BANDWIDTHS]
         rows.append([f"distance, Full as {reading}", "0", "0", *texts])
-    words = (
-        "The paper gives its link budget only by reference to two other papers, without numbers or SNRs, "
-        "and the gap between signSGD and SBFL depends on them. A budget shifts the SNR of all devices "
-        "alike, so one number is free; we vary the bandwidth of a device's subchannel, at 23 dBm and a "
-        "noise figure of 5 dB. Only signSGD's cells decide: the band is widened until their distance from "
-        "the paper's Table II grows; the nearest is taken. What Full means for signSGD is unclear: its "
-        "majority vote is one bit a weight already, so with a vote Full and DC are the same run. The other "
-        "reading is the sum of the detected signs without the outer sign."
-    )
+    words, budget = words_of("calibrate"), _name(results.scale.bandwidth_hz)
     if chosen is None:
-        words += f" Calibration is not finished; until then we use {_name(results.scale.bandwidth_hz)}."
+        words += words_of("calibrate", "open", budget=budget)
     else:
-        words += (
-            f" The nearest is **{_name(chosen[1])}** with Full read as the **{chosen[0]}**; this page uses "
-            f"{_name(results.scale.bandwidth_hz)} and the {FULL_READING}."
-        )
-    note = (
-        "signSGD's accuracy after the same number of rounds, seed 0. Distance: root mean square over the "
-        "paper's six cells."
-    )
+        reading, nearest = chosen[0], _name(chosen[1])
+        found_words = {"reading": reading, "nearest": nearest, "budget": budget, "ours": FULL_READING}
+        words += words_of("calibrate", "chosen", None, **found_words)
     heads = ["cell", "paper, Full", "paper, DC", *map(_name, BANDWIDTHS)]
-    return [Text(words), Table(heads, rows, note)]
+    return [Text(words), Table(heads, rows, words_of("calibrate", "note"))]
 
 
 CALIBRATE = Part("calibrate", "The link budget", "not in the paper", _render, wants=_wants)

@@ -31,6 +31,7 @@ from signfade.experiments.studies.paper.grid import (
 )
 from signfade.experiments.studies.paper.setups import BANDWIDTHS, METHODS, training
 from signfade.experiments.studies.paper.tables import ours_text
+from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.lab.style import MUTED, figure_style
@@ -72,7 +73,7 @@ def best_cells(results: Results, quantity: str) -> list[tuple[Column, Pair, bool
     return found
 
 
-def _curves(name: str, quantity: str, words: str) -> Callable[[Results], list[Block]]:
+def _curves(name: str, quantity: str) -> Callable[[Results], list[Block]]:
     """Figure and table of the best cells of all columns with one kind of downlink."""
 
     def render(results: Results) -> list[Block]:
@@ -102,14 +103,10 @@ def _curves(name: str, quantity: str, words: str) -> Callable[[Results], list[Bl
                 ax.grid(visible=False, axis="x")
             legend_below(figure, panels[1])
         rows = [[label, at + when, ours_text(records)] for _, label, at, when, records in shown]
-        note = (
-            f"Mean ± deviation over seeds (number of seeds) after {results.scale.rounds} rounds. Losses are "
-            "means over five rounds of what the devices see in training; dotted lines are the goals of "
-            "Table I."
-        )
+        note = words_of("fig-accuracy", "note", results.scale)
         about = f"Training loss and test accuracy over the rounds, {quantity}"
         table = Table(["method", "step / momentum", "accuracy"], rows, note)
-        return [Text(words), picture_or_missing(figure, name, about), table]
+        return [Text(words_of(name)), picture_or_missing(figure, name, about), table]
 
     return render
 
@@ -127,26 +124,14 @@ FIG_ACCURACY = Part(
     "fig-accuracy",
     "Accuracy over the rounds",
     "Fig. 5",
-    _curves(
-        "fig-accuracy",
-        "Full",
-        "Each method with the hyper-parameters that are best for it, the model sent down in full; the band "
-        "is one deviation over seeds (of losses as far down as up, in decades). The ideal sends exact "
-        "gradients, with one pair that was not tuned: a reference, not a bound. At that step it, too, can "
-        "lose its way for some rounds.",
-    ),
+    _curves("fig-accuracy", "Full"),
     wants=_accuracy_wants,
 )
 FIG_DOWNLINK = Part(
     "fig-downlink",
     "Accuracy with downlink compression",
     "Fig. 7",
-    _curves(
-        "fig-downlink",
-        "DC",
-        "One bit a weight in both directions (Algorithm 2): the server sends the sign of its estimate, every "
-        "device steps along it. Each method with the hyper-parameters that are best for it.",
-    ),
+    _curves("fig-downlink", "DC"),
     wants=_downlink_wants,
 )
 
@@ -198,16 +183,10 @@ def _render_quantisation(results: Results) -> list[Block]:
         [name, *(ours_text(at_bits(results, prior, bits)) for prior in _PRIORS)]
         for name, bits in zip(names, _BITS)
     ]
-    words = (
-        "Mean and scale of a device, quantised with this package's defaults: the scale uniformly in its "
-        "logarithm from 1e-6 to 1, the mean uniformly from −1 to 1 in units of the decoded scale (the "
-        "paper's quantisers are uniform, their ranges are not told). The unit matters: what a mean is "
-        "rounded by is added to every weight, so its step must shrink with the gradients. "
-        f"{pair_text(QUANTISATION_PAIR)}, full downlink."
-    )
-    note = f"Test accuracy after {results.scale.figure_rounds} rounds; mean ± deviation over seeds."
+    words = words_of("fig-quantisation", pair=pair_text(QUANTISATION_PAIR))
+    note = words_of("fig-quantisation", "note", results.scale)
     about = "Test accuracy against the bits for each scalar, for both priors"
-    heads = ["bits a scalar", *(METHODS[prior].label for prior in _PRIORS)]
+    heads = ["bits per scalar", *(METHODS[prior].label for prior in _PRIORS)]
     return [Text(words), picture_or_missing(figure, "fig-quantisation", about), Table(heads, rows, note)]
 
 
@@ -281,17 +260,12 @@ def _render_snr(results: Results) -> list[Block]:
         )
         ax.grid(visible=False, axis="x")
         legend_below(figure, ax, 2)
-    words = (
-        "The budgets of calibration and a worse one, each method with the hyper-parameters that are best "
-        f"for it at the calibrated one after {scale.rounds} rounds. They were not tuned again for the "
-        f"other budgets, nor for {scale.figure_rounds} rounds. Markers are moved sideways a little, so "
-        "that bars do not cover each other."
-    )
+    words = words_of("fig-snr", scale=scale)
     if not scale.quick:
-        words += " After 300 the Laplacian prior is better off with 1e-2 / 0.9 than with what is shown."
+        words += words_of("fig-snr", "full")
     heads = ["method", "step / momentum"]
     heads += [f"{median_snr_db(b):.0f} dB ({b / 1e6:g} MHz)".replace("-", "−") for b in BANDWIDTHS]
-    note = f"Test accuracy after {scale.figure_rounds} rounds; mean ± deviation over seeds."
+    note = words_of("fig-quantisation", "note", scale)
     about = "Test accuracy of each method against the median mean SNR of the cell"
     return [Text(words), picture_or_missing(figure, "fig-snr", about), Table(heads, rows, note)]
 

@@ -17,6 +17,7 @@ from signfade import server, theory
 from signfade.device import sign
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import new_figure
+from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.lab.panels import draw_line, scale_vertical
 from signfade.lab.style import INK, MUTED, LineStyle, figure_style, line_style
@@ -159,14 +160,8 @@ def _render(results: Results) -> list[Block]:
             ax.grid(visible=False, axis="x")
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, handlelength=3.2, fontsize=8)
         left.axhline(1, color=INK, linewidth=0.6, label="_guess")
-    words = (
-        "Gaussian coordinates without fading. Lines are predicted, markers simulated, grey dashes are the "
-        "paper's formulas as printed: Theorem 1 and Corollary 3 lie below the least error there can be "
-        "(for one device that of SBFL, corrected), and Corollary 2, printed as an upper bound, is the "
-        "limit from below."
-    )
     about = "Error of every aggregator against the SNR: predicted, simulated, and as the paper prints it"
-    return [Text(words), Picture(figure, "fig-mse", about), _table(data)]
+    return [Text(words_of("fig-mse")), Picture(figure, "fig-mse", about), _table(data)]
 
 
 def _theory(ax: Any, x: np.ndarray, y: Any, style: LineStyle, name: str) -> None:
@@ -184,11 +179,7 @@ def _table(data: dict[str, Any]) -> Table:
     for name, row in _theory_of_sum(snrs).items():
         rows.append([f"{name}, {DEVICES} devices", *_pair(snrs, np.array(data["sum"][name]), row)])
     heads = ["rule", *(f"{snr} dB" for snr in (-10, 0, 10)), "largest difference"]
-    note = (
-        f"Simulated / predicted. {data['draws']:,} coordinates for one device, a quarter of that for all "
-        f"({_EP_DRAWS:,} for EP in the figure); "
-        "the prediction for the vote of correlated devices is itself approximate."
-    )
+    note = words_of("fig-mse", "note", coordinates=data["draws"], ep=_EP_DRAWS)
     return Table([head.replace("-", "−") for head in heads], rows, note)
 
 

@@ -21,6 +21,7 @@ from signfade.device import rotate
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import log_axis, new_figure, note_scale
 from signfade.experiments.studies.paper.setups import regression, training
+from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.keys import stream_key
 from signfade.lab.figures import cell_map
@@ -173,16 +174,6 @@ def _render(results: Results) -> list[Block]:
     data = results.measured.get("fig-priors")
     if data is None:
         return [Text("Missing.")]
-    words = (
-        "Elements of single users' gradients during training by SBFL (Gaussian, step 1/L and 1e-2), each "
-        "less their mean and in units of its own deviation. D is the Kolmogorov-Smirnov distance from the "
-        "prior fitted by maximum likelihood: 0 is a perfect fit. The network's gradients are far from "
-        "Gaussian and nearer to Laplacian; rotated, they can hardly be told from Gaussian samples. The "
-        "regression's 300 elements are too few to tell much. The amplitude of an estimate is "
-        "`sqrt(2/pi) nu` with the Gaussian prior and `lambda` with the Laplacian: as the gradients grow "
-        "heavier tails the Laplacian's steps become the shorter ones (their ratio is in the table), which "
-        "alone makes it slower at equal step sizes."
-    )
     rows = []
     for kind, samples in data.items():
         for key, sample in samples.items():
@@ -202,8 +193,8 @@ def _render(results: Results) -> list[Block]:
             )
     heads = ["gradient", "deviation", "mean / deviation", "D, Gaussian", "D, Laplacian"]
     heads += ["amplitude, Laplacian / Gaussian", "rotated: D, Gaussian", "of a Gaussian sample"]
-    note = "The last column is what a truly Gaussian sample of that size has, about 0.6/sqrt(n)."
-    return [Text(words), *(_figure(results, data, kind) for kind in data), Table(heads, rows, note)]
+    table = Table(heads, rows, words_of("fig-priors", "note"))
+    return [Text(words_of("fig-priors")), *(_figure(results, data, kind) for kind in data), table]
 
 
 FIG_PRIORS = Part(
@@ -249,10 +240,8 @@ def _render_setup(results: Results) -> list[Block]:
     for figure in (places, holdings):
         note_scale(figure, results.scale)
     snr = np.array(data["snr_db"])
-    words = (
-        f"Seed 0: {devices} users, uniform in a disc of 1 km; their mean SNRs lie between {snr.min():.0f} "
-        f"and {snr.max():.0f} dB, half of them below {np.median(snr):.0f} dB. Each holds two classes."
-    )
+    spread = {"low": snr.min(), "high": snr.max(), "middle": np.median(snr)}
+    words = words_of("fig-setup", devices=devices, **spread)
     return [
         Text(words.replace(" -", " −")),
         Picture(places, "fig-setup-cell", "Map of the cell: users by place, their mean SNR as a colour"),

@@ -12,7 +12,10 @@ from statistics import mean, stdev
 from typing import Any, Literal, get_args
 
 __all__ = [
-    "RULE",
+    "FACTOR",
+    "LARGEST_FACTOR",
+    "MOST_POINTS",
+    "POINTS",
     "CellKey",
     "Claim",
     "Paper",
@@ -125,16 +128,6 @@ Word = Literal["agrees", "differs", "paper contradicts itself", "missing"]
 
 POINTS, MOST_POINTS = 0.03, 0.06
 FACTOR, LARGEST_FACTOR = 1.25, 1.5
-RULE = (
-    f"**Agrees**: an accuracy whose mean lies within {100 * POINTS:g} points of the paper's, or within two "
-    f"of our deviations but never more than {100 * MOST_POINTS:g} points; a number of rounds within a factor "
-    f"of {FACTOR:g}, or within two of our deviations but never more than a factor of {LARGEST_FACTOR:g} "
-    "(an accuracy may have been reached up to 19 rounds before an evaluation); "
-    "never reached where the paper has a dash. The paper's are means of 30 repetitions, without their "
-    "deviations; ours are of two seeds, five in the best cell of a column. A cell reaches a "
-    "goal if more than half of its seeds do, and the mean is over those. **Paper contradicts itself**: "
-    "another statement of the paper excludes the number; ours stands beside it without a verdict."
-)
 
 
 def count_verdicts(words: Iterable[str]) -> str:

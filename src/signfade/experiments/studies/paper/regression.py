@@ -20,6 +20,7 @@ from signfade.experiments.studies.drawing import (
     tail_mean,
 )
 from signfade.experiments.studies.paper.setups import METHODS, regression
+from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, Records, shared_seeds
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.lab.style import MUTED, figure_style, line_style
@@ -121,17 +122,7 @@ def _render(results: Results) -> list[Block]:
             ax.grid(visible=False, axis="x")
         panels[0].set_ylabel("excess loss per sample")
         legend_below(figure, panels[0])
-    words = (
-        "`f_k(w) = |X_k w - z_k|^2`, M = 300, K = 20, 100 samples a device, full batches. The labels are "
-        "independent of the data, so the raw loss cannot fall to the paper's 0.009: shown is the excess "
-        "over the least-squares optimum, per sample. SBFL takes the paper's step 1/L. A sign has size one "
-        "where these gradients have hundreds, so signSGD takes the step that is best for it, of six for "
-        f"each reading, chosen on these very seeds. The number of rounds, {results.scale.regression_rounds}, "
-        "decides that step: with a shorter one signSGD would end lower, and later. Most of the raw loss is "
-        f"the optimum itself (about 1 - M/(K N) = {OPTIMUM:g} a sample), so that in raw loss all "
-        "differences are far smaller. `best` undoes the shrinkage of its estimate: it is there first and "
-        "stays at a higher floor, as with a larger step."
-    )
+    words = words_of("fig-regression", scale=results.scale, optimum=OPTIMUM)
     about = "Excess loss of the regression over the rounds, homogeneous and heterogeneous devices"
     return [Text(words), picture_or_missing(figure, "fig-regression", about), _table(results)]
 
@@ -154,11 +145,7 @@ def _table(results: Results) -> Table:
     heads = ["method"]
     for kind in KINDS:
         heads += [f"{kind}: excess loss", "below vote / sum"]
-    note = (
-        "Mean over the last tenth of the rounds; mean ± deviation over seeds (number of seeds). Below vote "
-        "/ sum: below signSGD with its best step, in both readings; the paper says 54 % and more."
-    )
-    return Table(heads, rows, note)
+    return Table(heads, rows, words_of("fig-regression", "note"))
 
 
 FIG_REGRESSION = Part("fig-regression", "Regression", "Fig. 4", _render, wants=_wants)
@@ -235,13 +222,6 @@ def _render_bounds(results: Results) -> list[Block]:
             log_axis(ax.yaxis, corrected.max() / low)
         panels[0].set_ylabel("mean of |gradient|² so far / mean of |error|²")
         legend_below(figure, panels[0])
-    words = (
-        "SBFL (Gaussian) on the heterogeneous regression, steps `1/(L sqrt(t + 1))` without momentum as in "
-        "Theorem 2. Both bounds are given the errors of the estimates that occurred. The printed one takes "
-        "the estimate as unbiased and has lost a division by the step ([errata](errata.md)), so that the "
-        "error hardly counts: far from the optimum this does not show, at the optimum, where the devices' "
-        "gradients do not vanish and the error drives the model away, the run breaks it at once."
-    )
     heads = [
         "run",
         "mean |gradient|² at the end",
@@ -251,8 +231,8 @@ def _render_bounds(results: Results) -> list[Block]:
         "corrected holds",
     ]
     about = "Mean squared gradient norm of two regression runs against the printed and the corrected bound"
-    note = "In units of the mean squared error of an estimate in that run."
-    return [Text(words), Picture(figure, "fig-convergence", about), Table(heads, rows, note)]
+    table = Table(heads, rows, words_of("fig-convergence", "note"))
+    return [Text(words_of("fig-convergence")), Picture(figure, "fig-convergence", about), table]
 
 
 FIG_CONVERGENCE = Part(

@@ -27,6 +27,7 @@ from signfade.experiments.studies.paper.printed import (
     read_paper,
 )
 from signfade.experiments.studies.paper.setups import METHODS, PAIRS, training
+from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.lab.table import spread_text
@@ -114,15 +115,9 @@ def _readings(results: Results) -> list[Block]:
     for pair in _pairs_of_both_readings(results):
         cells = [cell(results.scale, results.records, column, pair) for column in READINGS.values()]
         rows.append([pair_text(pair), f"{printed[pair]:.2f}", *map(ours_text, cells)])
-    words = (
-        'What "Full" means for signSGD is unclear (see the link budget); both readings at the budget of this '
-        "page."
-    )
+    words = words_of("table-accuracy", "readings")
     if not results.scale.quick:
-        words += (
-            f" Mean absolute distance from the paper's column: {distances}. The nearer is **{best}**; the "
-            f"table above has the {FULL_READING}."
-        )
+        words += words_of("table-accuracy", "nearer", distances=distances, best=best, ours=FULL_READING)
     return [Text(words), Table(["step / momentum", "paper, Full", *READINGS], rows)]
 
 
@@ -143,11 +138,8 @@ def _as_printed(results: Results) -> list[Block]:
         ]
         for pair in PRINTED_PAIRS
     ]
-    words = (
-        "The columns above have SBFL in its corrected form, `tanh(h y / sigma2)`. The paper prints "
-        "`tanh(2 h y / sigma2)`, which may or may not be what it ran; in two cells we ran it too."
-    )
-    return [Text(words), Table(["step / momentum", "paper, Full", "corrected", "as printed"], rows)]
+    heads = ["step / momentum", "paper, Full", "corrected", "as printed"]
+    return [Text(words_of("table-accuracy", "printed")), Table(heads, rows)]
 
 
 def _accuracy_wants(scale: Scale, records: Records) -> list[Want]:
@@ -159,25 +151,15 @@ def _render_accuracy(results: Results) -> list[Block]:
     blocks: list[Block] = []
     for quantity, title in (("Full", "the model is sent down in full"), ("DC", "downlink compression")):
         columns = [column for column in COLUMNS if column.quantity == quantity]
-        note = (
-            f"{quantity}: {title}. Test accuracy after {results.scale.rounds} rounds; mean ± deviation over "
-            "seeds (number of seeds). Bold: the best cell of a column, by the seeds that all its cells "
-            "have. A model that diverged counts as chance, 0.1. Unsteady: over its last ten evaluations "
-            "a run goes up and down by more than 3 points (standard deviation), so that the last is partly "
-            "luck."
-        )
+        note = words_of("table-accuracy", "note", results.scale, quantity=quantity, title=title)
         blocks.append(_accuracy_table(results, [column for column in columns if not column.ours], note))
         note = f"The same cells and seeds by rules of ours, {quantity}."
         blocks.append(_accuracy_table(results, [column for column in columns if column.ours], note))
-    words = (
-        f"{count_verdicts(_verdicts(blocks))} signSGD's two columns are the same runs here, and three of "
-        "their rows chose the link budget. Where ours differ: with small steps SBFL is slower here (the "
-        "number of devices, above); with long ones, 1e-2 / 0.9 and in part with DC, its runs learn and "
-        "then collapse, some sooner and some later, so that cells with a deviation of 0.1 and more have "
-        "two kinds of seeds, and two of them tell little about the mean of the paper's thirty."
-    )
-    first = [] if results.scale.quick else [Text(words)]
-    return [*first, *blocks, *_readings(results), *_as_printed(results)]
+    verdicts = count_verdicts(_verdicts(blocks))
+    words = words_of("table-accuracy", "full", verdicts=verdicts)
+    if not results.scale.quick:
+        blocks.insert(0, Text(words))
+    return blocks + _readings(results) + _as_printed(results)
 
 
 TABLE_ACCURACY = Part(
@@ -217,7 +199,7 @@ def _beside_paper(results: Results, column: Column, pair: Pair, quantity: str) -
 
 
 def _render_rounds(results: Results) -> list[Block]:
-    every, pairs = results.scale.every, read_paper().rounds.pairs
+    pairs = read_paper().rounds.pairs
     blocks: list[Block] = []
     paper_columns = [column for column in FULL_COLUMNS if not column.ours]
     for quantity, goal in (("TL", "training loss 1.0"), ("TA", "test accuracy 0.9")):
@@ -226,12 +208,8 @@ def _render_rounds(results: Results) -> list[Block]:
             heads += [f"{METHODS[column.method].label}: paper", "ours", "verdict"]
             for row, pair in zip(rows, pairs):
                 row += _beside_paper(results, column, pair, quantity)
-        how = (
-            "The loss is a mean over five rounds."
-            if quantity == "TL"
-            else f"We look every {every} rounds, so ours are rounded up to a multiple of {every}."
-        )
-        note = f"Rounds to {goal}; mean ± deviation over seeds (number of seeds). {how}"
+        how = words_of("table-rounds", quantity, results.scale)
+        note = words_of("table-rounds", "note", goal=goal, how=how)
         blocks.append(Table(heads, rows, note))
     ours = [(column, quantity) for column in FULL_COLUMNS if column.ours for quantity in _KEYS]
     heads = ["step / momentum", *(f"{METHODS[c.method].label}: {quantity}" for c, quantity in ours)]
@@ -239,16 +217,10 @@ def _render_rounds(results: Results) -> list[Block]:
     for row, pair in zip(rows, pairs):
         row += [_rounds_text(cell(results.scale, results.records, c, pair), quantity) for c, quantity in ours]
     blocks.append(Table(heads, rows, "The same cells and seeds by rules of ours."))
-    why = (
-        "Most differences are in the training loss. It is probably another quantity in the paper, whose "
-        "signSGD reaches accuracy 0.9 without ever a loss of 1.0, where ours has a loss of 0.5 at an "
-        "accuracy of 0.85. The others are small steps, with which the paper's SBFL is faster than ours: "
-        "see the number of devices below. Momentum is meant alike: 0.9 acts as a step ten times as long, "
-        "in the paper (258 and 265 rounds) and here. A dash of the paper, read here as never, might also "
-        "mean that not all of its 30 repetitions got there; two of its contradictions would then be none."
-    )
-    first = [] if results.scale.quick else [Text(count_verdicts(_verdicts(blocks))), Text(why)]
-    return [*first, *blocks, _slips()]
+    if not results.scale.quick:
+        words = count_verdicts(_verdicts(blocks)), words_of("table-rounds", "full")
+        blocks = [*map(Text, words), *blocks]
+    return [*blocks, _slips()]
 
 
 def _slips() -> Table:
@@ -306,24 +278,10 @@ def _render_devices(results: Results) -> list[Block]:
             late = "missing" if record is None else f"not in {run.rounds}"
             row.append(late if value is None else f"{value:.0f}")
         rows.append(row)
-    words = (
-        "Where our rounds differ from the paper's they mostly differ one way: its SBFL is several times "
-        "faster than ours with small steps, its signSGD slower. SBFL steps along a sum over devices, which "
-        "grows with their number; a vote's step does not. So the paper may have had more devices than our "
-        "20, over worse links than ours (which slow a vote down); it gives neither. And the printed "
-        "`tanh(2 h y / sigma2)` makes longer estimates than the corrected form. This table tries the first "
-        f"and the last: {pair_text(_DEVICES_PAIR)}, full downlink, the budget of this page. Neither can be "
-        "all of it: longer estimates would diverge sooner at 1e-2 / 0.9, where the paper's SBFL ends at "
-        "0.94 and ours diverges; with one bit on the downlink the step does not grow with the devices; and "
-        "worse links with 20 devices move signSGD away from the paper (calibration)."
-    )
-    note = "Rounds to training loss 1.0, seed 0."
+    words = words_of("table-devices", pair=pair_text(_DEVICES_PAIR))
+    note = words_of("table-devices", "note")
     if not results.scale.quick:
-        note += (
-            " With 60 devices SBFL is as fast as in the paper or faster, with 20 slower, so a number between "
-            "would fit its small steps; signSGD is faster than in the paper with both, which worse links "
-            "would explain."
-        )
+        note += words_of("table-devices", "full")
     return [Text(words), Table(["method", "paper", *(f"{n} devices" for n in _DEVICES)], rows, note)]
 
 
