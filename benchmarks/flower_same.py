@@ -57,7 +57,10 @@ def main() -> None:
                 "largest move of a weight": float(
                     (simulated.weights - Experiment(settings).weights).abs().max()
                 ),
-                "bytes up, a device and round": metrics[-1]["uplink_bits"] / 8 / asked.devices / asked.rounds,
+                "bytes up, a device and round": metrics[-1]["wire_uplink_bits"]
+                / 8
+                / asked.devices
+                / asked.rounds,
                 "heard": [record["devices"] for record in metrics],
                 "seconds a round": [record["seconds"] for record in metrics],
                 "accuracy": metrics[-1]["test_accuracy"],

@@ -5,12 +5,16 @@ Each field's description is its documentation: `signfade config` prints them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from signfade._text import has_controls, printable
+
 __all__ = [
+    "MIXED_ATTACKS",
     "PRESETS",
+    "ROBUST_RULES",
     "VOTES",
     "AttackSettings",
     "CellSettings",
@@ -38,6 +42,15 @@ def _perfect_word(value: Any) -> Any:
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _can_be_printed(self) -> Self:
+        for key, value in self:
+            texts = [value] if isinstance(value, str) else value if isinstance(value, dict) else ()
+            for text in texts:
+                if has_controls(text):
+                    raise ValueError(f"{key} must not hold control characters; got {printable(text)!r}")
+        return self
 
 
 class DataSettings(_Section):
@@ -177,7 +190,22 @@ class CellSettings(_Section):
         return self
 
 
-Aggregator = Literal["ideal", "signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "signsum"]
+Aggregator = Literal[
+    "ideal",
+    "signsgd",
+    "sbfl",
+    "blmmse",
+    "high_snr",
+    "zero_forcing",
+    "bfl",
+    "signsum",
+    "krum",
+    "multi_krum",
+    "trimmed_mean",
+    "median",
+]
+# Rules of the literature against hostile devices: a robust mean of the devices' soft estimates.
+ROBUST_RULES = ("krum", "multi_krum", "trimmed_mean", "median")
 # Rules that read bare signs: their devices send no scalars, and their estimate has no scale.
 VOTES = ("signsgd", "signsum")
 # What a vote is where as many devices say +1 as say -1.
@@ -195,7 +223,8 @@ class MethodSettings(_Section):
     aggregator: str = Field(
         "sbfl",
         description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
-        "server adds the detected signs up and takes no majority), or your own rule as "
+        "server adds the detected signs up and takes no majority), krum, multi_krum, trimmed_mean or median "
+        "(robust means of sbfl's terms, see defence.assumed), or your own rule as "
         "package.module:function or file.py:function",
     )
     tie: Tie = Field(
@@ -217,11 +246,6 @@ class MethodSettings(_Section):
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
     )
-    mean_limit: float = Field(
-        1.0, gt=0, description="largest mean the quantiser can tell, in decoded scales, with side_bits"
-    )
-    scale_low: float = Field(1e-6, gt=0, description="smallest scale the quantiser can tell, with side_bits")
-    scale_high: float = Field(1.0, gt=0, description="largest scale the quantiser can tell, with side_bits")
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
     )
@@ -272,8 +296,6 @@ class MethodSettings(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> MethodSettings:
-        if self.scale_low >= self.scale_high:
-            raise ValueError("scale_low must be smaller than scale_high")
         if self.aggregator == "bfl" and self.scales == "layer" and self.rotation == "none":
             raise ValueError('scales must be "device" with bfl: its devices are correlated alike everywhere')
         if self.aggregator == "bfl" and self.prior != "gaussian":
@@ -316,22 +338,43 @@ class PresenceSettings(_Section):
     backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
 
 
+# What the attackers of a mixed minority do, one after the other.
+MIXED_ATTACKS = ("sign-flip", "ones", "mean-shift", "scale-inflation", "random-bits")
+
+
 class AttackSettings(_Section):
     """Devices that lie."""
 
-    kind: Literal["none", "sign-flip", "scale-inflation", "random-bits"] = Field(
-        "none", description="what attackers do: none, sign-flip, scale-inflation or random-bits"
+    kind: Literal[
+        "none",
+        "sign-flip",
+        "scale-inflation",
+        "random-bits",
+        "ones",
+        "mean-shift",
+        "scale-collusion",
+        "below-bound",
+        "mixed",
+    ] = Field(
+        "none",
+        description="what attackers do: none, sign-flip, scale-inflation, random-bits, ones (all bits +1), "
+        "mean-shift, scale-collusion (most report vanishing scales, one in six inflates), below-bound "
+        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn)",
     )
     fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
     strength: float = Field(
-        1.0, gt=0, le=1e6, description="what an attacker multiplies its scale by, whatever the kind"
+        1.0,
+        gt=0,
+        le=1e6,
+        description="what an attacker multiplies its scale by; with mean-shift, how many scales it adds to "
+        "its mean",
     )
     collude: bool = Field(False, description="all attackers send the same bits, for random-bits")
 
     @model_validator(mode="after")
     def _consistent(self) -> AttackSettings:
-        if self.kind == "scale-inflation" and self.strength == 1:
-            raise ValueError("strength must not be 1 with scale-inflation, which would be no attack")
+        if self.kind in ("scale-inflation", "scale-collusion") and self.strength == 1:
+            raise ValueError(f"strength must not be 1 with {self.kind}, which would inflate nothing")
         if self.collude and self.kind != "random-bits":
             raise ValueError('collude must be false unless kind is "random-bits"')
         return self
@@ -345,7 +388,15 @@ class DefenceSettings(_Section):
     )
     reliability: bool = Field(
         False,
-        description="learn round by round which devices to believe, and turn those round that always lie",
+        description="learn round by round which devices to rely on, leave out those that mislead, and turn "
+        "those round that always send the opposite",
+    )
+    assumed: float = Field(
+        0.3,
+        ge=0,
+        lt=0.5,
+        description="part of a round's devices that krum, multi_krum and trimmed_mean take for attackers, "
+        "at most what they can bear (krum: K >= 2*f + 3)",
     )
 
 
@@ -384,7 +435,7 @@ class RunSettings(_Section):
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
     out: str = Field("runs", min_length=1, description="folder under which run folders are made")
     threads: int | None = Field(
-        None, ge=1, description="worker threads, all cores by default; never changes a result"
+        None, ge=1, le=1024, description="worker threads, all cores by default; never changes a result"
     )
     checkpoint_every: int = Field(25, ge=1, description="rounds between two checkpoints")
     data: DataSettings = DataSettings()
@@ -440,6 +491,8 @@ class RunSettings(_Section):
                 )
         if rule in VOTES and defence.bound_scales:
             raise ValueError(f"defence.bound_scales must be false with {rule}, whose devices send no scales")
+        if rule in ROBUST_RULES and defence.reliability:
+            raise ValueError(f"defence.reliability must be false with {rule}, which chooses devices itself")
         if defence.reliability and self.cell.access == "over_the_air":
             raise ValueError(
                 'defence.reliability must be false with cell.access = "over_the_air", where no device is '

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from signfade.engines import child
+from signfade.engines import child, scratch
 from signfade.engines.events import Event
 from signfade.engines.process import play
+from signfade.engines.scratch import remove_dead, scratch_folder
+from signfade.engines.worker import _Worker
 from signfade.lab.folder import FolderError, RunFolder
+from signfade.lab.lock import acquire, release
 from signfade.lab.train import Interrupted, train
 
 from .playing import children, inline, left_behind, no_process_stays, planned, remains
@@ -127,7 +131,23 @@ def test_an_interrupt_saves_every_run_and_the_same_call_goes_on(tmp_path: Path) 
         assert remains(run.folder) == inline(run, tmp_path / "inline" / str(index))
 
 
-def test_workers_of_a_killed_parent_save_and_leave(tmp_path: Path) -> None:
+SLOW = """
+import time
+from torch import nn
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.1)
+        return super().forward(x)
+
+def model(shape, classes):
+    return nn.Sequential(nn.Flatten(), Slow(shape[0] * shape[1] * shape[2], classes))
+"""
+
+
+def test_workers_of_a_killed_parent_write_nothing_more(tmp_path: Path) -> None:
+    """A round takes four tenths of a second at least: the kill comes in the midst of one."""
+    (tmp_path / "slow.py").write_text(SLOW)
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -135,27 +155,91 @@ from playing import planned
 from pathlib import Path
 from signfade.engines.process import play
 home = Path({str(tmp_path)!r})
-run = planned(home / "run", rounds=100000, checkpoint_every=100000)
-play([run], 1, on_event=lambda event: print(event.kind, flush=True))
+run = planned(home / "run", rounds=100000, checkpoint_every=2, model__name="slow.py:model")
+play([run], 1, on_event=lambda event: print(event.kind, event.round, flush=True))
 """
     env = os.environ | {"TMPDIR": str(tmp_path)}
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path
+    )
     assert parent.stdout is not None
     with parent.stdout:
-        assert any(line == "round\n" for line in parent.stdout)
+        assert any(line == "round 3\n" for line in parent.stdout)
         workers = children(parent.pid)
+        assert len(list(tmp_path.glob("signfade-*/data-0"))) == 1
+        written = (tmp_path / "run" / "metrics.jsonl").read_bytes()
         parent.kill()
         parent.wait()
     assert len(workers) == 1
     assert left_behind(workers) == []
-    folder = RunFolder(tmp_path / "run")
-    saved = folder.load_checkpoint()
-    assert saved is not None
-    assert saved.round == len(folder.read_metrics()) > 0
-    until = time.monotonic() + 5
-    while list(tmp_path.glob("signfade-*")) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert list(tmp_path.glob("signfade-*")) == []  # nor does its copy of the data
+    assert written.count(b"\n") == 3
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == written
+    saved = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert saved == ["round-00000002.safetensors"]
+    assert list(tmp_path.glob("signfade-*")) == []  # nor does its copy of the data stay
+
+
+def test_a_worker_whose_orders_do_not_end_notices_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe may be held open by some other child of the parent: then its number tells."""
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    for parent, expected in ((os.getppid(), []), (os.getppid() + 1, [1])):
+        _Worker(io.BytesIO(), io.BytesIO(), Path("/nowhere"), parent)._check_parent()
+        assert left == expected
+
+
+def test_what_the_dead_leave_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "MEMORY", tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    code = (
+        "import time; from pathlib import Path; from signfade.engines.scratch import scratch_folder\n"
+        f"with scratch_folder(Path({str(tmp_path / 'memory')!r})) as folder:\n"
+        "    (folder / 'data').write_text('x'); print(folder, flush=True); time.sleep(600)"
+    )
+    dead, alive = (
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    )
+    assert dead.stdout is not None
+    assert alive.stdout is not None
+    with dead.stdout, alive.stdout:
+        left, kept = Path(dead.stdout.readline().strip()), Path(alive.stdout.readline().strip())
+        dead.kill()
+        dead.wait()
+        assert (left / "data").exists()
+        number, start = alive.pid, kept.name.split("-")[2]
+        others = [tmp_path / "signfade-notes", tmp_path / f"signfade-{dead.pid}"]
+        gone = tmp_path / f"signfade-{number}-{int(start) + 1}-{'0' * 16}"  # its number is somebody's now
+        for folder in (*others, gone):
+            folder.mkdir()
+        link = tmp_path / f"signfade-{dead.pid}-1-{'1' * 16}"
+        link.symlink_to(others[0])
+        with scratch_folder() as own:
+            assert own.stat().st_mode & 0o777 == 0o700
+            assert not left.exists()
+            assert not gone.exists()
+            assert (kept / "data").exists()
+            assert all(folder.exists() for folder in (*others, link, own))
+            remove_dead(tmp_path)
+            assert own.exists()
+        alive.kill()
+        alive.wait()
+    remove_dead(tmp_path / "memory")
+    assert not kept.exists()
+
+
+def test_a_folder_whose_lock_is_held_is_kept_whatever_its_number_says(tmp_path: Path) -> None:
+    """Processes of another container have numbers of their own."""
+    folder = tmp_path / f"signfade-{2**22 + 1}-1-{'0' * 16}"
+    folder.mkdir()
+    lock = acquire(folder / ".lock")
+    remove_dead(tmp_path)
+    assert folder.exists()
+    release(folder / ".lock", lock)
+    remove_dead(tmp_path)
+    assert not folder.exists()
 
 
 def test_nothing_to_play_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

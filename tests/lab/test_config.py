@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from signfade.lab.compare import method_settings
 from signfade.lab.config import (
     ConfigError,
+    deciding,
     differences,
     known_keys,
     load,
@@ -142,7 +143,11 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("data.name = 'idx'", "data.folder must name the folder"),
         ("method.preset = 'x'", "method.preset must be one of paper, corrected, best; got 'x'"),
         ("method.aggregator = 'vote'", "method.aggregator must be ideal, signsgd, sbfl"),
-        ("method.scale_low = 2.0", "method.scale_low must be smaller than scale_high"),
+        (
+            "method.scale_low = 2.0",
+            "method.scale_low is no setting any more: the range of the scalars",
+        ),
+        ("method.mean_limit = 1.0", "method.mean_limit is no setting any more: the range of the scalars"),
         ("variants = 1", "variants must be tables"),
         ("variants.a = 1", "variants must be tables"),
         ("variants.a.stpe = 1", "variants.a: unknown key 'stpe'; the nearest known one is"),
@@ -228,11 +233,16 @@ def test_commented_defaults_show_every_key_and_its_description() -> None:
 def test_places_and_machines_do_not_matter() -> None:
     here = load(None, ["out=a", "threads=1", "checkpoint_every=3", "data.folder=/x"])
     assert differences(load(None), here) == {}
-    assert differences(load(None), load(None, ["method.mean_limit=2"])) == {}  # nothing is quantised
-    four = ["method.side_bits=4"]
-    assert list(differences(load(None, four), load(None, [*four, "method.mean_limit=2"]))) == [
-        "method.mean_limit"
-    ]
+
+
+def test_ranges_of_older_versions_matter_only_where_something_was_quantised() -> None:
+    """So a run of an older version without `side_bits` is found again, and one with it is another run."""
+    ranges = {"method.mean_limit": 1.0, "method.scale_low": 1e-6, "method.scale_high": 1.0}
+    assert deciding({"seed": 1, **ranges}) == {"seed": 1}
+    assert deciding({"method": {"side_bits": "none"}} | ranges) == {"method.side_bits": "none"}
+    assert deciding({"method.side_bits": 4} | ranges) == {"method.side_bits": 4} | ranges
+    with pytest.raises(ConfigError, match=r"method.mean_limit is no setting any more: .* follows the gradie"):
+        resolve(deciding({"method.side_bits": 4} | ranges))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from signfade.device import unpack_signs
 from signfade.learn.attack import Attack, choose_attackers
 from signfade.learn.encode import Encoder, Sent
+from signfade.learn.scale_range import ScaleRange
 from signfade.settings import AttackSettings, MethodSettings
 
 SIZE = 61
@@ -18,9 +19,14 @@ DEVICES = np.arange(10)
 
 
 def lie(
-    devices: np.ndarray = DEVICES, round: int = 4, method: dict[str, Any] | None = None, **attack: Any
+    devices: np.ndarray = DEVICES,
+    round: int = 4,
+    method: dict[str, Any] | None = None,
+    exponents: tuple[int, ...] | None = None,
+    **attack: Any,
 ) -> tuple[Sent, Sent, Attack]:
-    encoder = Encoder(MethodSettings.model_validate(method or {}), (20, SIZE - 20))
+    layers = (20, SIZE - 20)
+    encoder = Encoder(MethodSettings.model_validate(method or {}), layers, ScaleRange(exponents))
     g = torch.randn(10, SIZE, generator=torch.Generator().manual_seed(0))[devices] + 0.05
     sent = encoder.encode(g)
     made = Attack(AttackSettings(fraction=0.3, **attack), encoder, 10, seed=5)
@@ -64,10 +70,8 @@ def test_random_bits_are_new_each_round_and_alike_only_among_colluders() -> None
 
 
 def test_a_quantiser_is_a_bound_of_its_own() -> None:
-    honest, lies, attack = lie(
-        kind="scale-inflation", strength=1e6, method={"side_bits": 4, "scale_high": 2.0}
-    )
-    assert (lies.scale[attack.attackers] <= 2.0).all()  # the largest of 16 levels is in the last bin
+    honest, lies, attack = lie(kind="scale-inflation", strength=1e6, method={"side_bits": 4}, exponents=(0,))
+    assert (lies.scale[attack.attackers] <= 2.0**6).all()  # the largest of 16 levels is in the last bin
     assert (lies.scale[attack.attackers] >= honest.scale.max()).all()
     assert torch.equal(lies.scale[attack.attackers], lies.scale[attack.attackers[0]].expand(3, 1))
 

@@ -87,7 +87,7 @@ def test_what_was_learned_survives_a_stop() -> None:
 def test_the_padding_of_a_rotation_is_counted() -> None:
     experiment, records = play(rounds=1, method__aggregator="sbfl")
     assert experiment.parameters == 9610
-    assert records[0]["uplink_bits"] == 6 * (experiment._encoder.size + 64)
+    assert records[0]["payload_bits"] == 6 * (experiment._encoder.size + 64)
     assert 9610 <= experiment._encoder.size <= 1.1 * 9610
 
 

@@ -7,9 +7,11 @@ import torch
 
 from signfade.device import Packet
 from signfade.keys import stream_key
+from signfade.learn.cost import uplink_bits
 from signfade.learn.encode import Encoder
 from signfade.learn.packets import check_packet, decode_packets, make_packet
-from signfade.settings import MethodSettings
+from signfade.learn.scale_range import ScaleRange
+from signfade.settings import CellSettings, MethodSettings
 
 LAYERS = (50, 7, 43)
 METHODS = {
@@ -28,16 +30,25 @@ def gradients(devices: int = 3) -> torch.Tensor:
     return 0.03 * torch.randn(devices, sum(LAYERS), generator=torch.Generator().manual_seed(5)) + 0.01
 
 
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", METHODS)
-def test_the_server_reads_what_was_sent(name: str) -> None:
+def test_the_server_reads_what_was_sent(name: str, first: bool) -> None:
     encoder = Encoder(MethodSettings.model_validate(METHODS[name]), LAYERS)
+    if not first:
+        encoder.range.follow(torch.full((3, len(encoder.segments)), 0.03))
     sent = encoder.encode(encoder.rotate(gradients(), stream_key(1, "rotation", 4)))
     packets = [make_packet(encoder, sent, row, device=row + 5, round=4) for row in range(3)]
     received = [Packet.from_bytes(packet.to_bytes()) for packet in packets]
     for row, packet in enumerate(received):
         check_packet(encoder, packet)
         assert (packet.device, packet.round) == (row + 5, 4)
-        assert packet.payload_bits + packet.side_bits == encoder.device_bits
+        bits = uplink_bits(encoder, CellSettings(perfect=True))
+        assert (bits.signs, bits.scalars, bits.header) == (
+            packet.payload_bits,
+            packet.side_bits,
+            packet.header_bits,
+        )
+        assert bits.total == 8 * len(packet.to_bytes())
     decoded = decode_packets(encoder, received)
     assert torch.equal(decoded.packed, sent.packed)
     if encoder.method.aggregator in ("signsgd", "signsum"):
@@ -51,7 +62,7 @@ def test_the_server_reads_what_was_sent(name: str) -> None:
 @pytest.mark.parametrize("bits", range(1, 17))
 def test_every_level_is_in_its_own_bin(bits: int) -> None:
     """Codes are taken from the float32 levels that were sent; they must be those of the numbers before."""
-    encoder = Encoder(MethodSettings(side_bits=bits, scale_high=0.1), (100,))
+    encoder = Encoder(MethodSettings(side_bits=bits), (100,), ScaleRange((-8,)))
     sent = encoder.encode(gradients(50) * torch.logspace(-5, 1, 50)[:, None])
     packets = [make_packet(encoder, sent, row, device=row, round=0) for row in range(50)]
     decoded = decode_packets(encoder, packets)
@@ -59,8 +70,10 @@ def test_every_level_is_in_its_own_bin(bits: int) -> None:
     assert torch.equal(decoded.scale, sent.scale)
 
 
-def packet(method: dict[str, object], layers: tuple[int, ...] = LAYERS) -> Packet:
-    encoder = Encoder(MethodSettings.model_validate(method), layers)
+def packet(
+    method: dict[str, object], layers: tuple[int, ...] = LAYERS, exponents: tuple[int, ...] | None = (0,)
+) -> Packet:
+    encoder = Encoder(MethodSettings.model_validate(method), layers, ScaleRange(exponents))
     size = sum(layers)
     return make_packet(
         encoder, encoder.encode(encoder.rotate(gradients()[:, :size], 3)), 0, device=0, round=0
@@ -75,20 +88,21 @@ def packet(method: dict[str, object], layers: tuple[int, ...] = LAYERS) -> Packe
         ({}, packet({"scales": "layer"}), "has 1 means and scales; got 3"),
         ({}, packet({"aggregator": "signsgd"}), "has 1 means and scales; got 0"),
         ({"aggregator": "signsgd"}, packet({}), "has 0 means and scales; got 1"),
-        ({}, packet({"side_bits": 6}), r"0 bits \(0: float32\); got 6 and 6"),
-        ({"side_bits": 7}, packet({"side_bits": 6}), "7 bits .* got 6 and 6"),
+        ({}, packet({"side_bits": 6}), r"0 and 0 bits \(0: float32\); got 6 and 6"),
+        ({"side_bits": 7}, packet({"side_bits": 6}), "7 and 7 bits .* got 6 and 6"),
+        ({"side_bits": 6}, packet({"side_bits": 6}, exponents=None), "6 and 6 bits .* got 6 and 16"),
     ],
 )
 def test_a_packet_of_another_method_or_model_is_refused(
     expected: dict[str, object], sent: Packet, reason: str
 ) -> None:
-    encoder = Encoder(MethodSettings.model_validate(expected), LAYERS)
+    encoder = Encoder(MethodSettings.model_validate(expected), LAYERS, ScaleRange((0,)))
     with pytest.raises(ValueError, match=reason):
         check_packet(encoder, sent)
 
 
 def test_a_code_that_nobody_uses_is_refused() -> None:
-    encoder = Encoder(MethodSettings(side_bits=4), (3,))
+    encoder = Encoder(MethodSettings(side_bits=4), (3,), ScaleRange((0,)))
     unused = Packet.make(
         torch.ones(3), torch.tensor([15]), torch.tensor([0]), mean_bits=4, scale_bits=4
     )  # a mean has fifteen levels, 0 to 14

@@ -118,7 +118,7 @@ def test_bits_and_links_are_those_of_the_devices_heard() -> None:
     experiment = Experiment(settings(rounds=8, presence__dropout=0.5))
     while not experiment.done:
         records.append(experiment.advance())
-    bits = np.diff([0, *(record["uplink_bits"] for record in records)])
+    bits = np.diff([0, *(record["payload_bits"] for record in records)])
     assert bits.tolist() == [record["devices"] * (650 + 64) for record in records]
     assert len({record["devices"] for record in records}) > 1
 

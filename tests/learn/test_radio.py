@@ -120,19 +120,26 @@ def test_defaults_leave_no_trace() -> None:
 @pytest.mark.parametrize(
     ("options", "bits", "uses"),
     [
-        (CODED, 3000 + 4 * 88, 6 * (3000 + 352)),
-        ({**CODED, "method__side_bits": 4, "cell__code_rate": 0.5}, 3000 + 64, 6 * (3000 + 64)),
-        ({**CODED, "method__aggregator": "signsgd"}, 3000, 6 * 3000),
-        ({**PILOT, "cell__pilots": 5}, 3064, 6 * (3064 + 5)),
-        ({"cell__modulation": "qpsk", "data__size": 2999}, 2999 + 64, 6 * (1500 + 32)),
-        ({"cell__access": "over_the_air", "cell__repeats": 3}, 3064, 3 * 3000 + 6 * 64),
+        (CODED, 3248 + 4 * 88, 6 * (3248 + 352)),
+        ({**CODED, "method__aggregator": "signsgd"}, 3248, 6 * 3248),
+        ({**PILOT, "cell__pilots": 5}, 3312 + 5, 6 * (3312 + 5)),
+        ({"cell__modulation": "qpsk", "data__size": 2999}, 3312, 6 * 1656),
+        ({"cell__access": "over_the_air", "cell__repeats": 3}, 9000 + 312, 3 * 3000 + 6 * 312),
         ({"cell__access": "over_the_air", **CODED, "cell__modulation": "qpsk"}, 3352, 1500 + 6 * 176),
     ],
 )
 def test_bits_and_symbols_are_counted(options: dict[str, Any], bits: int, uses: int) -> None:
+    """A packet has 31 bytes around its signs and scalars; over the air signs have none."""
     records = play(gaussian(2, **options))
     assert [record["uplink_bits"] for record in records] == [6 * bits, 12 * bits]
     assert [record["channel_uses"] for record in records] == [uses, 2 * uses]
+
+
+def test_the_first_codeword_is_longer_where_scalars_are_quantised() -> None:
+    """Its scale takes 16 bits: (4 + 16 + 24)/0.5 coded bits, then (4 + 4 + 24)/0.5."""
+    records = play(gaussian(2, **CODED, method__side_bits=4, cell__code_rate=0.5))
+    assert [record["uplink_bits"] for record in records] == [6 * (3248 + 88), 6 * (2 * 3248 + 88 + 64)]
+    assert [record["channel_uses"] for record in records] == [record["uplink_bits"] for record in records]
 
 
 def test_two_bits_a_symbol_are_one_at_half_the_snr() -> None:

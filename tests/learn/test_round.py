@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.device import Packet, one_bit, rotated_size, unpack_signs
+from signfade.device import one_bit, rotated_size, unpack_signs
 from signfade.keys import stream_keys
 from signfade.learn import make_cell
+from signfade.learn.cost import uplink_bits
 from signfade.learn.encode import Encoder
+from signfade.learn.packets import make_packet
 from signfade.learn.round import Diverged, Uplink, collect, rotate_back
 from signfade.learn.synthetic import GaussianTask
 from signfade.learn.task import Devices, LocalGradients
@@ -82,15 +84,10 @@ def test_bits_and_scalars_are_what_a_packet_carries(
     assert received is not None
     layers = received.layer_mean.shape[1]
     assert layers == (2 if (scales, rotation) == ("layer", "none") else 1)
-    zero = torch.zeros(layers)
-    packet = Packet.make(
-        unpack_signs(received.packed[0], received.size),
-        zero if side_bits is None else zero.long(),
-        zero if side_bits is None else zero.long(),
-        mean_bits=side_bits or 0,
-        scale_bits=side_bits or 0,
-    )
-    assert encoder.device_bits == packet.payload_bits + packet.side_bits
+    assert uplink.sent is not None
+    packet = make_packet(encoder, uplink.sent, 0, device=0, round=0)
+    bits = uplink_bits(encoder, CellSettings(perfect=True))
+    assert (bits.signs, bits.scalars) == (packet.payload_bits, packet.side_bits)
     sent = encoder.rotate(gradients(5), int(rotation_key(5)))
     assert received.size == (rotated_size(SIZE) if rotation == "hadamard" else SIZE)
     assert torch.equal(
@@ -104,8 +101,9 @@ def rotation_key(round: int) -> np.uint64:
 
 def test_signs_alone_and_exact_gradients_have_no_side_information() -> None:
     for rotation, size in (("none", SIZE), ("hadamard", rotated_size(SIZE))):
-        assert play(aggregator="signsgd", rotation=rotation)[1].device_bits == size
-        assert play(aggregator="ideal", rotation=rotation)[1].device_bits == 32 * SIZE
+        for rule, bits in (("signsgd", size), ("ideal", 32 * SIZE)):
+            encoder = play(aggregator=rule, rotation=rotation)[1]
+            assert uplink_bits(encoder, CellSettings(perfect=True)).payload == bits
     uplink, _ = play(aggregator="signsgd")
     assert uplink.received is not None
     assert torch.equal(unpack_signs(uplink.received.packed, SIZE), torch.where(gradients(5) < 0, -1.0, 1.0))

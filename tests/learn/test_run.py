@@ -67,7 +67,6 @@ def test_theory_knows_weights_participation_and_coarse_scalars(aggregator: str, 
             method__aggregator=aggregator,
             method__prior=prior,
             method__side_bits=2,
-            method__scale_low=0.1,
             method__weights="share",
             cell__snr_db=5.0,
         )
@@ -129,10 +128,12 @@ def test_every_method_runs(
     )
     last = play(experiment)[-1]
     size = experiment.parameters
-    scalars = (2 * (side_bits or 32)) * (2 if scales == "layer" else 1)
-    expected = {"ideal": 32 * size, "signsgd": size}.get(aggregator, size + scalars)
-    assert last["uplink_bits"] == 2 * 6 * expected
-    assert last["downlink_bits"] == 2 * 32 * size
+    layers = 2 if scales == "layer" else 1
+    scalars = 4 * 32 if side_bits is None else 3 * side_bits + 16  # the first scale takes 16 bits
+    expected = {"ideal": 64 * size, "signsgd": 2 * size}.get(aggregator, 2 * size + layers * scalars)
+    assert last["payload_bits"] == 6 * expected
+    exponents = 0 if side_bits is None or aggregator in ("ideal", "signsgd") else 8 * layers
+    assert last["downlink_bits"] == 2 * (32 * size + exponents)
     assert math.isfinite(last["train_loss"])
     assert 0 <= last["test_accuracy"] <= 1
     assert -1 <= last["cosine"] <= 1
@@ -274,7 +275,7 @@ def test_the_gain_without_noise_is_what_a_sign_knows(prior: str, gain: float) ->
 
 def test_bits_are_those_of_the_devices_heard_and_their_buffers(tmp_path: Path) -> None:
     half = Experiment(settings(data__participation=0.5))
-    assert [record["uplink_bits"] for record in play(half)] == [3 * t * (650 + 64) for t in (1, 2, 3)]
+    assert [record["payload_bits"] for record in play(half)] == [3 * t * (650 + 64) for t in (1, 2, 3)]
     file = tmp_path / "normed.py"
     file.write_text(
         "from torch import nn\n"
@@ -283,7 +284,8 @@ def test_bits_are_those_of_the_devices_heard_and_their_buffers(tmp_path: Path) -
     )
     normed = Experiment(settings(model__name=f"{file}:normed"))
     buffers = 32 * (64 + 64 + 1)  # running mean and variance, and how often they were updated
-    assert play(normed)[-1]["uplink_bits"] == 3 * 6 * (650 + 64 + buffers)
+    last = play(normed)[-1]
+    assert (last["payload_bits"], last["bits.buffers"]) == (3 * 6 * (650 + 64), 3 * 6 * buffers)
 
 
 def test_the_test_set_is_looked_at_when_set_and_at_the_end() -> None:

@@ -62,14 +62,17 @@ def test_floats_arrive_to_the_last_bit(layers: int) -> None:
 
 @pytest.mark.parametrize("bits", [1, 4, 16])
 def test_levels_arrive_as_they_are(bits: int) -> None:
-    encoder = Encoder(MethodSettings(side_bits=bits), (30,))
-    sent = encoder.encode(0.03 * torch.randn(4, 30, generator=torch.Generator().manual_seed(1)) + 0.01)
-    coded = side(side_bits=bits)
-    assert coded.code.payload == 2 * bits
-    r = round_of(sent.mean, sent.scale, torch.ones(4))
-    found = coded.receive(r, r.link, EVERYONE, 0)
-    assert torch.equal(found.mean, sent.mean)
-    assert torch.equal(found.scale, sent.scale)
+    coded = side((10, 20), scales="layer", side_bits=bits)
+    encoder = coded._encoder
+    for round, width in enumerate((16, bits)):  # on the wide grid, then on the one that follows
+        g = 0.03 * torch.randn(4, 30, generator=torch.Generator().manual_seed(round)) + 0.01
+        sent = encoder.encode(g)
+        assert coded.code.payload == 2 * (bits + width)
+        r = round_of(sent.mean, sent.scale, torch.ones(4))
+        found = coded.receive(r, r.link, EVERYONE, round)
+        assert torch.equal(found.mean, sent.mean)
+        assert torch.equal(found.scale, sent.scale)
+        encoder.range.follow(found.scale)
 
 
 def test_length_and_rate_of_the_code_are_those_set() -> None:
@@ -85,7 +88,8 @@ def test_words_are_lost_as_by_send_coded() -> None:
     """The decoder needs LLRs in their true scale, and a run gives it those: short words at 3 dB."""
     everyone = np.arange(300)
     coded = side(population=300, side_bits=8, code_rate=0.9)
-    encoder = Encoder(MethodSettings(side_bits=8), (30,))
+    encoder = coded._encoder
+    encoder.range.follow(torch.full((3, 1), 0.03))
     sent = encoder.encode(0.03 * torch.randn(300, 30, generator=torch.Generator().manual_seed(1)))
     r = round_of(sent.mean, sent.scale, torch.ones(300), sigma2=0.5)
     found = coded.receive(r, r.link, everyone, 0)

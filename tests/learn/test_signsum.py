@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from signfade.learn import Experiment
+from signfade.learn.cost import uplink_bits
 from signfade.learn.encode import Encoder
 from signfade.learn.round import collect
 from signfade.learn.rules import find_rule
 from signfade.server.vote import detect, majority_vote
+from signfade.settings import CellSettings
 
 from .conftest import settings
 
@@ -51,7 +53,7 @@ def test_the_sum_is_that_of_the_detected_signs_and_its_sign_is_the_vote() -> Non
 
 def test_its_devices_send_what_those_of_signsgd_send() -> None:
     votes = [Encoder(settings(method__aggregator=name).method, (100,)) for name in ("signsgd", "signsum")]
-    assert [vote.device_bits for vote in votes] == [100, 100]
+    assert [uplink_bits(vote, CellSettings()).payload for vote in votes] == [100, 100]
     g = torch.randn(3, 100, generator=torch.Generator().manual_seed(0)) + 0.3  # a mean that must not matter
     assert torch.equal(votes[0].encode(g).packed, votes[1].encode(g).packed)
 

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from signfade._text import printable
 from signfade.cli.watch import duration
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Board:
         return Group(table, bar)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, soft_wrap=True)
 
 
 def _quality(record: dict[str, Any]) -> str:

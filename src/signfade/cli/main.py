@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from signfade._text import printable
 from signfade.cli.app import app
 
 __all__ = ["run"]
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
             print(error, file=sys.stderr)
             return BAD_INPUT
         code, sentence = _judge(error, arguments)
-        print(f"signfade: {' '.join(sentence.split())}", file=sys.stderr)
+        print(f"signfade: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
@@ -87,4 +88,4 @@ def _how_to_resume(arguments: Sequence[str]) -> str:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    print(f"signfade: note: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"signfade: note: {printable(' '.join(str(message).split()))}", file=sys.stderr)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from signfade._text import has_controls, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -61,6 +63,8 @@ def read_settings(config: Path | None, overrides: list[str] | None, out: str | N
     settings = load(config, overrides or [])
     if out == "":
         raise ValueError("--out must name a folder; got ''")
+    if out is not None and has_controls(out):
+        raise ValueError(f"--out must not hold control characters; got {printable(out)!r}")
     return settings if out is None else settings.model_copy(update={"out": out})
 
 

@@ -22,8 +22,11 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 
     Example:
         >>> summary = {"name": "a", "method": "sbfl", "seed": 0, "rounds": 20, "seconds": 4.0}
-        >>> summary_text(summary | {"last_accuracy": 0.91, "best_accuracy": 0.92, "uplink_bits": 3_000_000})
+        >>> summary |= {"last_accuracy": 0.91, "best_accuracy": 0.92, "uplink_bits": 3_000_000}
+        >>> summary_text(summary)
         'a, sbfl, seed 0: accuracy 0.910 (best 0.920), 20 rounds in 4.0 s, uplink 3 Mbit in all'
+        >>> summary_text(summary | {"payload_bits": 2_900_000})[-55:]
+        '4.0 s, uplink 3 Mbit in all (signs and scalars 2.9 Mbit)'
     """
     parts = []
     if summary.get("last_accuracy") is not None:
@@ -41,7 +44,9 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         f"{rounds} {'round' if rounds == 1 else 'rounds'} in {duration(summary.get('seconds') or 0.0)}"
     )
     if summary.get("uplink_bits") is not None:
-        parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit in all")
+        payload = summary.get("payload_bits")
+        of_it = "" if payload is None else f" (signs and scalars {payload / 1e6:.3g} Mbit)"
+        parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit in all{of_it}")
     return f"{summary.get('name')}, {summary.get('method')}, seed {summary.get('seed')}: {', '.join(parts)}"
 
 

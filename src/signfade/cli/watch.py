@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from signfade._text import printable
+
 __all__ = ["Downloads", "Watch", "duration"]
 
 _PAUSE = 2.0  # seconds between two lines in a log
@@ -101,7 +103,7 @@ class Watch:
         self._say(f"signfade: note: {text}")
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, soft_wrap=True)
 
     def _time_left(self, done: int, now: float) -> str:
         first, began = self._first or (done, now)

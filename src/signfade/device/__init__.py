@@ -5,7 +5,7 @@ from __future__ import annotations
 from signfade.device.error_feedback import lost_by_bits
 from signfade.device.lloyd_max import LloydMaxQuantizer
 from signfade.device.noisy_sign import add_sign_noise, noisy_scale, sign_noise_factor
-from signfade.device.packet import Packet, PacketError
+from signfade.device.packet import Packet, PacketError, packet_overhead
 from signfade.device.prior import Prior, fit_prior, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response
 from signfade.device.quantize import LogQuantizer, Quantizer, UniformQuantizer
@@ -30,6 +30,7 @@ __all__ = [
     "noisy_scale",
     "one_bit",
     "pack_signs",
+    "packet_overhead",
     "randomised_response",
     "rotate",
     "rotated_size",

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from signfade.device.sign import pack_signs, unpack_signs
 
-__all__ = ["Packet", "PacketError"]
+__all__ = ["Packet", "PacketError", "packet_overhead"]
 
 _MAGIC = b"SFPK"
 _VERSION = 1
@@ -181,7 +181,7 @@ class Packet:
     @property
     def header_bits(self) -> int:
         """All other bits: header, filling and CRC."""
-        return self.total_bits - self.payload_bits - self.side_bits
+        return packet_overhead(self.size, self.layers, self.mean_bits, self.scale_bits)
 
     @property
     def total_bits(self) -> int:
@@ -254,6 +254,24 @@ class Packet:
             scale_bytes=data[scales:signs],
             sign_bytes=data[signs:end],
         )
+
+
+def packet_overhead(size: int, layers: int, mean_bits: int = 0, scale_bits: int = 0) -> int:
+    """Return the bits of a packet that carry neither signs nor scalars: header, filling and CRC-32.
+
+    Args:
+        size: Number M of signs.
+        layers: Number S of layers with a mean and a scale each.
+        mean_bits: Bits of a mean's code, or 0 for float32.
+        scale_bits: Bits of a scale's code, or 0 for float32.
+
+    Example:
+        >>> packet_overhead(size=62_346, layers=1, mean_bits=4, scale_bits=4)  # 31 bytes, 4 + 4 + 6 bits
+        262
+    """
+    sections = ((layers, _width(mean_bits)), (layers, _width(scale_bits)), (size, 1))
+    filling = sum(8 * _length(count, width) - count * width for count, width in sections)
+    return 8 * (_HEADER.size + _CRC.size) + filling
 
 
 def _plain(number: int) -> int:

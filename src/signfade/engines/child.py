@@ -20,24 +20,31 @@ _GRACE = 10.0  # seconds for one without work to leave
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
-_CODE = "import sys; sys.path[:] = {path!r}; from {module} import {function} as serve; serve({scratch!r})"
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from {module} import {function} as serve; serve({scratch!r}, {parent})"
+)
 
 T = TypeVar("T")
 Inbox = queue.SimpleQueue[tuple["Child[T] | None", T | None]]
 
 
 class Child(Generic[T]):
-    """A process of one thread that takes orders and answers, pickled; it leaves when its orders end.
+    """A process of one thread that takes orders and answers, pickled; the order None asks it to leave.
+
+    Where its orders end without one, its parent was killed.
 
     Args:
-        serve: `module:function` to call in the process, with `scratch`.
+        serve: `module:function` to call in the process, with `scratch` and the parent's process number.
         inbox: where the answers arrive, each with the child; None comes when it is gone.
         scratch: a folder of the parent's.
     """
 
     def __init__(self, serve: str, inbox: Inbox[T], scratch: Path) -> None:
         module, _, function = serve.partition(":")
-        code = _CODE.format(path=sys.path, module=module, function=function, scratch=str(scratch))
+        code = _CODE.format(
+            path=sys.path, module=module, function=function, scratch=str(scratch), parent=os.getpid()
+        )
         self.errors = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115
         self._popen = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -70,8 +77,10 @@ class Child(Generic[T]):
     def close(self) -> None:
         """Ask it to save what it has in hand and to leave."""
         assert self._popen.stdin is not None
-        with suppress(OSError):
-            self._popen.stdin.close()
+        if not self._popen.stdin.closed:
+            self.send(None)
+            with suppress(OSError):
+                self._popen.stdin.close()
 
     def kill(self) -> None:
         """Have it gone at once."""

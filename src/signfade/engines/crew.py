@@ -7,7 +7,6 @@ import pickle
 import queue
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from signfade.data import load
 from signfade.engines.child import Child, Inbox
+from signfade.engines.scratch import MEMORY, scratch_folder
 from signfade.engines.shards import Part, ShardedTask, Share, compute
 from signfade.engines.share import Shared, data_key, open_shared, share
 from signfade.kernels.threads import available_threads
@@ -31,7 +31,7 @@ __all__ = ["ProcessCrew", "serve", "sharded"]
 
 _SERVE = "signfade.engines.crew:serve"
 _DEATHS = 2  # of workers in one round, before it is given up
-_MEMORY = Path("/dev/shm")
+_MOST = 1024  # processes of one machine
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,19 @@ def sharded(shards: int) -> Iterator[Callable[[RunSettings], Task]]:
     """
     if shards < 1:
         raise ValueError(f"shards must be 1 or more; got {shards}")
-    memory = _MEMORY if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 1 << 31 else None
-    with tempfile.TemporaryDirectory(prefix="signfade-", dir=memory, ignore_cleanup_errors=True) as scratch:
+    if shards > _MOST:
+        raise ValueError(f"shards must be at most {_MOST}; got {shards}")
+    memory = MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1 << 31 else None
+    with scratch_folder(memory) as scratch:
         crews: list[ProcessCrew] = []
 
         def make(settings: RunSettings) -> Task:
             key = data_key(settings)
-            data = None if key is None else share(load(*key), Path(scratch) / f"data-{len(crews)}")
+            data = None if key is None else share(load(*key), scratch / f"data-{len(crews)}")
             threads = settings.threads or available_threads()  # for the evaluation, which stays here
             task = make_task(settings, threads, None if data is None else open_shared(data))
-            crews.append(ProcessCrew(shards, settings, data, Path(scratch) / f"crew-{len(crews)}"))
+            size = min(shards, settings.data.devices)  # one without a device has nothing to do
+            crews.append(ProcessCrew(size, settings, data, scratch / f"crew-{len(crews)}"))
             return ShardedTask(task, crews[-1])
 
         try:
@@ -177,11 +180,12 @@ def _map(path: Path, size: int) -> Tensor:
     return torch.from_file(str(path), shared=True, size=size, dtype=torch.float32)
 
 
-def serve(scratch: str) -> None:
+def serve(scratch: str, parent: int) -> None:
     """Be a worker of a crew: orders on standard input, answers on standard output.
 
     Args:
         scratch: folder of the parent's shared files, to be removed should the parent be killed.
+        parent: its process number; nothing is written here that outlives it.
     """
     tune_allocator()
     answers = os.fdopen(os.dup(1), "wb")
@@ -190,7 +194,9 @@ def serve(scratch: str) -> None:
         start: _Start = pickle.load(sys.stdin.buffer)
         task = make_task(start.settings, 1, None if start.data is None else open_shared(start.data))
         while True:
-            work: _Work = pickle.load(sys.stdin.buffer)
+            work: _Work | None = pickle.load(sys.stdin.buffer)
+            if work is None:
+                return
             pickle.dump(_answer(task, work), answers)
             answers.flush()
     except (EOFError, BrokenPipeError):  # who ends us in peace kills us: our parent has been killed

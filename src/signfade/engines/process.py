@@ -8,13 +8,13 @@ its checkpoint.
 from __future__ import annotations
 
 import queue
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from signfade.engines.child import Child, Inbox
 from signfade.engines.events import OnEvent, Outcome
 from signfade.engines.ledger import Ledger, hearing
+from signfade.engines.scratch import scratch_folder
 from signfade.engines.share import data_key, share_all
 from signfade.engines.worker import Answer, Job
 from signfade.lab.train import PlannedRun
@@ -55,8 +55,8 @@ def play(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent | None = No
         raise ValueError(f"jobs must be 1 or more; got {jobs}")
     ledger = Ledger(runs, on_event)
     if ledger.waiting:
-        with tempfile.TemporaryDirectory(prefix="signfade-", ignore_cleanup_errors=True) as scratch:
-            pool = _Pool(ledger, min(jobs, len(ledger.waiting)), Path(scratch))
+        with scratch_folder() as scratch:
+            pool = _Pool(ledger, min(jobs, len(ledger.waiting)), scratch)
             with hearing(pool.ask):
                 pool.run()
     return ledger.outcome()

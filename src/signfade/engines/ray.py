@@ -6,7 +6,6 @@ checkpoints, and there its progress is read. So a run whose worker dies goes on 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -27,6 +26,7 @@ from signfade.data import Dataset, load
 from signfade.engines.events import OnEvent, Outcome
 from signfade.engines.ledger import Ledger, hearing
 from signfade.engines.share import PARTS, DataKey, data_key
+from signfade.lab.metrics import parse_json
 from signfade.lab.train import Interrupted, PlannedRun, RunFailed, train
 from signfade.learn.allocator import tune_allocator
 from signfade.learn.tasks import make_task
@@ -235,7 +235,8 @@ def _last_record(folder: Path) -> dict[str, Any] | None:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
         lines = file.read().split(b"\n")
         if len(lines) > 1:
-            record: dict[str, Any] = json.loads(lines[-2])
+            record: dict[str, Any] = parse_json(lines[-2])
+            record.pop("crc32", None)
             return record
     return None
 

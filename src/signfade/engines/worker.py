@@ -1,7 +1,8 @@
 """A process that plays one run after another.
 
 It is told runs on its standard input and answers on its standard output, pickled; both belong to the process
-that started it. When its input ends, it saves the run in hand and leaves: so it cannot outlive its parent.
+that started it. The order None lets it save the run in hand and leave. Where its input ends without one, its
+parent was killed: it leaves at once and writes nothing more, so that whoever resumes the run has it alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from signfade.data import Dataset
 from signfade.engines.share import Shared, open_shared
@@ -46,11 +47,11 @@ class Answer:
 
 
 class _Worker:
-    def __init__(self, orders: BinaryIO, answers: BinaryIO, scratch: Path) -> None:
-        self._orders, self._answers, self._scratch = orders, answers, scratch
+    def __init__(self, orders: BinaryIO, answers: BinaryIO, scratch: Path, parent: int) -> None:
+        self._orders, self._answers, self._scratch, self._parent = orders, answers, scratch, parent
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._busy = self._closed = self._orphan = False
+        self._busy = self._closed = False
         self._data: dict[Path, Dataset] = {}
 
     def serve(self) -> None:
@@ -64,20 +65,29 @@ class _Worker:
             self._play(job)
             with self._lock:
                 self._busy = False
-        if self._orphan:  # whoever started us is gone, and cannot tidy up
-            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _listen(self) -> None:
-        """Take orders; at their end have the run in hand stopped as a person would."""
+        """Take orders; at the last have the run in hand stopped as a person would."""
         try:
-            while True:
-                self._jobs.put(pickle.load(self._orders))
+            while (order := pickle.load(self._orders)) is not None:
+                self._jobs.put(order)
         except (EOFError, OSError, pickle.UnpicklingError):
-            with self._lock:
-                self._closed = True
-                if self._busy:
-                    os.kill(os.getpid(), signal.SIGTERM)
-            self._jobs.put(None)
+            self._abandon()
+        with self._lock:
+            self._closed = True
+            if self._busy:
+                os.kill(os.getpid(), signal.SIGTERM)
+        self._jobs.put(None)
+
+    def _check_parent(self) -> None:
+        """Go before something is written for nobody."""
+        if os.getppid() != self._parent:
+            self._abandon()
+
+    def _abandon(self) -> NoReturn:
+        """Leave at once, as if killed: whoever started us is gone. Tidy up in its place."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        os._exit(1)
 
     def _play(self, job: Job) -> None:
         try:
@@ -88,6 +98,7 @@ class _Worker:
                 on_round=lambda record: self._tell(Answer("round", job.index, record=record)),
                 on_note=lambda text: self._tell(Answer("noted", job.index, text)),
                 make_task=lambda settings: make_task(settings, 1, self._dataset(job.data)),
+                on_write=self._check_parent,
             )
         except Interrupted as error:
             answer = Answer("interrupted", job.index, str(error))
@@ -112,17 +123,18 @@ class _Worker:
         try:
             pickle.dump(answer, self._answers)
             self._answers.flush()
-        except BrokenPipeError:  # our orders end as well: the run in hand is saved first
-            self._orphan = True
+        except BrokenPipeError:
+            self._abandon()
 
 
-def serve(scratch: str) -> None:
+def serve(scratch: str, parent: int) -> None:
     """Be a worker: play what standard input says, and answer on standard output.
 
     Args:
         scratch: folder of the parent's shared files, to be removed should the parent be killed.
+        parent: its process number.
     """
     tune_allocator()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a model or a rule prints must not get between the answers
-    _Worker(sys.stdin.buffer, answers, Path(scratch)).serve()
+    _Worker(sys.stdin.buffer, answers, Path(scratch), parent).serve()

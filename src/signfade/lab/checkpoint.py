@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from signfade.lab.metrics import parse_json
+
 __all__ = ["Checkpoint", "CheckpointError", "decode_checkpoint", "encode_checkpoint"]
 
 # safetensors writes its metadata in no fixed order; one entry has only one, so equal states give equal bytes
@@ -72,8 +74,10 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     try:
         tensors = load(data)
         length = int.from_bytes(data[:8], "little")
-        words = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_ENTRY])
-        round, metadata, expected = int(words["round"]), dict(words["metadata"]), str(words["sha256"])
+        words = parse_json(parse_json(data[8 : 8 + length])["__metadata__"][_ENTRY])
+        round, metadata, expected = words["round"], dict(words["metadata"]), str(words["sha256"])
+        if type(round) is not int or round < 0:  # JSON also has 1.5, and Python's also has Infinity
+            raise ValueError(f"round must be an integer, 0 or more; got {round!r}")
         found = _digest(round, tensors, metadata)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise CheckpointError("not a whole safetensors file") from error

@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from signfade.lab.toml import flatten, to_toml
+from signfade.lab.toml import flatten, parse_toml, to_toml
 from signfade.settings import PRESETS, Aggregator, RunSettings
 
 __all__ = [
@@ -36,6 +36,11 @@ __all__ = [
 
 # What can change between two sittings of one run without changing a single number in it.
 _NO_RESULT = frozenset({"out", "threads", "checkpoint_every"})
+
+_GONE = {
+    f"method.{key}": "the range of the scalars follows the gradients now; remove it"
+    for key in ("mean_limit", "scale_low", "scale_high")
+}
 
 _KINDS = {
     "int_type": "an integer",
@@ -83,6 +88,8 @@ def _check_key(key: str, where: str = "") -> None:
     known = known_keys()
     if key in known or key in _sections():
         return
+    if key in _GONE:
+        raise ConfigError(f"{where}{key} is no setting any more: {_GONE[key]}")
     # A right last part in the wrong section is nearer than any spelling.
     last = key.rsplit(".", 1)[-1]
     same_last = [name for name in known if name.rsplit(".", 1)[-1] == last]
@@ -153,7 +160,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ConfigError(f"--set takes key=value, such as server.step=1e-3; got {text!r}")
     try:
-        parsed = tomllib.loads(f"value = {value}")
+        parsed = parse_toml(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return key, value
     # A line break in the text could smuggle in more than one value.
@@ -235,7 +242,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
@@ -273,7 +280,9 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys that decide the numbers of a run, with their values.
 
     Left out are `out`, `threads`, `checkpoint_every`, the variants, the folder of a data set whose content
-    is known by its checksum, the ranges of quantisers that are not used, and ties where nobody votes.
+    is known by its checksum, ties where nobody votes, and the ranges that quantisers had in settings of older
+    versions, where nothing was quantised: such a run has the same numbers today. One with `side_bits` has
+    not, and keeps them.
 
     Args:
         config: Settings as tables, nested or dotted.
@@ -287,7 +296,7 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     if flat.get("data.name") != "idx":
         unused.add("data.folder")
     if flat.get("method.side_bits") in (None, "none"):
-        unused |= {"method.mean_limit", "method.scale_low", "method.scale_high"}
+        unused |= _GONE.keys()
     if flat.get("method.aggregator") != "signsgd":
         unused.add("method.tie")
     return {key: value for key, value in flat.items() if key not in unused}

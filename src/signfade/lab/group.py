@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from signfade.lab.config import deciding
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import summarise, trailing_mean
 from signfade.lab.toml import flatten
@@ -77,7 +78,8 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The dotted keys that make the method what it is; settings newer than the run at their defaults."""
-        return {key: value for key, value in (default_settings() | self.flat).items() if key not in _ASIDE}
+        own = default_settings() | deciding(self.flat)
+        return {key: value for key, value in own.items() if key not in _ASIDE}
 
     @property
     def devices(self) -> int:
@@ -185,7 +187,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
     Example:
         >>> find_runs(["/nowhere"])
         Traceback (most recent call last):
-        signfade.lab.folder.FolderError: /nowhere does not exist
+        signfade.lab.files.FolderError: /nowhere does not exist
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):

@@ -28,7 +28,7 @@ from signfade.lab.group import (
 from signfade.lab.panels import PANELS, goals_shown, group_styles, panels, smoothing_window
 from signfade.lab.style import inline_svg, swatch_svg
 from signfade.lab.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
-from signfade.lab.table import comparison
+from signfade.lab.table import Comparison, comparison, sent_items
 from signfade.lab.train import folder_name
 from signfade.lab.words import finding, theory_finding, theory_rows
 from signfade.settings import VOTES
@@ -108,7 +108,8 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
         legend=_legend(groups),
         curves="\n".join(svg for name, svg in drawn.items() if name not in _THEORY_PANELS),
         curve_note=_text(_curve_note(groups)),
-        table=_table(groups),
+        table=_cards(comparison(groups), groups),
+        sent=_sent(groups),
         table_note=_text(_table_note(groups)),
         theory_finding=_text(theory_finding(groups)),
         theory=_theory(groups),
@@ -196,8 +197,13 @@ def _curve_note(groups: Sequence[Group]) -> str:
     return " ".join(parts)
 
 
-def _table(groups: Sequence[Group]) -> str:
-    words = comparison(groups)
+def _sent(groups: Sequence[Group]) -> str:
+    """What a device sent, by item; nothing for runs of older versions, which did not count them."""
+    words = sent_items(groups)
+    return f"<h3>What a device sent (kbit a round)</h3>{_cards(words, groups)}" if words.headers[1:] else ""
+
+
+def _cards(words: Comparison, groups: Sequence[Group]) -> str:
     head = "".join(f'<th scope="col">{_text(header)}</th>' for header in words.headers)
     body = []
     for group, row, style in zip(groups, words.rows, group_styles(groups)):

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from signfade import __version__
+from signfade._text import has_controls
+from signfade.lab.metrics import BIT_KEYS, parse_json, plain_json
 
-__all__ = ["ACCURACY_GOAL", "LOSS_GOAL", "SMOOTHING", "WINDOW", "summarise", "trailing_mean"]
+__all__ = [
+    "ACCURACY_GOAL",
+    "LOSS_GOAL",
+    "SMOOTHING",
+    "WINDOW",
+    "decode_summary",
+    "encode_summary",
+    "summarise",
+    "trailing_mean",
+]
+
+
+_TEXTS = ("name", "method", "version", "smoothing")
 
 WINDOW = 5
 LOSS_GOAL = 1.0
@@ -63,8 +79,10 @@ def summarise(
 
     Returns:
         The keys of summary.json in order. `median_nmse` is the error of the estimates, squared and over the
-        energy of the true sum, and `median_nmse_theory` what was predicted of it. `diverged_at` is the first
-        round in which something was not finite.
+        energy of the true sum, and `median_nmse_theory` what was predicted of it. `uplink_bits` is everything
+        that the devices sent, `payload_bits` signs and scalars alone, as the paper counts, `bits.*` are the
+        items, and `wire_uplink_bits` is what a deployment measured. `diverged_at` is the first round in which
+        something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
@@ -97,7 +115,8 @@ def summarise(
         "rounds_to_accuracy_09": accuracy_goal and accuracy_goal["round"],
         "uplink_bits_to_loss_1": loss_goal and loss_goal.get("uplink_bits"),
         "uplink_bits_to_accuracy_09": accuracy_goal and accuracy_goal.get("uplink_bits"),
-        "uplink_bits": last.get("uplink_bits"),
+        **{key: last.get(key) for key in BIT_KEYS},
+        "wire_uplink_bits": last.get("wire_uplink_bits"),
         "downlink_bits": last.get("downlink_bits"),
         "parameters": parameters,
         "devices": devices,
@@ -112,3 +131,51 @@ def _median(metrics: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """Over rounds: one deep fade can make the error of a single round arbitrarily large."""
     values = [m[key] for m in metrics if m.get(key) is not None]
     return float(median(values)) if values else None
+
+
+def encode_summary(summary: Mapping[str, Any]) -> bytes:
+    """Return the bytes of summary.json: the summary as JSON can hold it, then a checksum of it.
+
+    Example:
+        >>> decode_summary(encode_summary({"rounds": 3, "last_accuracy": None}))
+        {'rounds': 3, 'last_accuracy': None}
+    """
+    plain = plain_json(summary)[0]
+    return (json.dumps(plain | {"crc32": _checksum(plain)}, indent=2, allow_nan=False) + "\n").encode()
+
+
+def decode_summary(data: bytes) -> dict[str, Any]:
+    """Return the summary in the bytes of summary.json, without its checksum; older ones have none.
+
+    Raises:
+        ValueError: it is not a summary, or not as it was written; the message goes on from the file's name.
+
+    Example:
+        >>> decode_summary(b"{}")
+        Traceback (most recent call last):
+        ValueError: does not say how many rounds there were
+    """
+    try:
+        summary = parse_json(data)
+    except ValueError:
+        summary = None
+    if not isinstance(summary, dict):
+        raise ValueError("is not a JSON object")
+    if summary.pop("crc32", None) not in (None, _checksum(summary)):
+        raise ValueError("is not as it was written: its checksum does not match")
+    if type(summary.get("rounds")) is not int:
+        raise ValueError("does not say how many rounds there were")
+    known = summarise([], name="", seed=0, method="", parameters=0, devices=0)
+    for key in known.keys() & summary.keys():
+        value = summary[key]
+        if key in _TEXTS and (not isinstance(value, str) or has_controls(value)):
+            raise ValueError(f"has no text that can be printed under {key!r}")
+        if key not in _TEXTS and not (value is None or isinstance(value, int | float)):
+            raise ValueError(f"has no number under {key!r}")
+    if (summary.get("last_accuracy") is None) != (summary.get("best_accuracy") is None):
+        raise ValueError("has one of 'last_accuracy' and 'best_accuracy' without the other")
+    return summary
+
+
+def _checksum(summary: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(summary).encode()):08x}"

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from signfade.lab.group import Group
+from signfade.lab.metrics import BIT_KEYS
 
-__all__ = ["Comparison", "comparison", "comparison_table", "spread_text"]
+__all__ = ["Comparison", "comparison", "comparison_table", "sent_items", "spread_text"]
 
 _DASH = "–"
 _SHORT = {  # headers for the terminal, and what they stand for
@@ -24,6 +25,7 @@ _SHORT = {  # headers for the terminal, and what they stand for
     "excess loss, last": ("last", "excess loss at the end"),
     "excess loss, best": ("best", "at its best"),
     "uplink per device (Mbit)": ("Mbit", "sent by a device"),
+    "signs and scalars alone (Mbit)": ("payload", "Mbit of signs and scalars in it"),
     "cosine": ("cosine", "of the estimate and the true sum"),
     "error, measured": ("error", "of the estimate, squared and normalised"),
     "error, predicted": ("theory", "predicts this error"),
@@ -104,6 +106,7 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
         ]
     columns += [
         ("uplink per device (Mbit)", lambda g: spread_text(uplink_mbit(g), 2)),
+        ("signs and scalars alone (Mbit)", lambda g: spread_text(uplink_mbit(g, "payload_bits"), 2)),
         ("cosine", lambda g: spread_text(g.values("cosine"), digits)),
         ("error, measured", lambda g: spread_text(g.values("nmse"), digits)),
         ("error, predicted", lambda g: spread_text(g.values("nmse_theory"), digits)),
@@ -157,10 +160,41 @@ def comparison_table(groups: Sequence[Group], title: str | None = None, width: i
     return table
 
 
-def uplink_mbit(group: Group) -> list[float]:
-    """Return what a device sent, on average, in Mbit; one number a seed."""
-    totals = [(run.numbers.get("uplink_bits"), run.devices) for run in group.runs]
+def uplink_mbit(group: Group, key: str = "uplink_bits") -> list[float]:
+    """Return what a device sent, on average, in Mbit; one number a seed.
+
+    Args:
+        group: runs of one method.
+        key: which of the counts in summary.json.
+    """
+    totals = [(run.numbers.get(key), run.devices) for run in group.runs]
     return [bits / devices / 1e6 for bits, devices in totals if isinstance(bits, int | float)]
+
+
+def sent_items(groups: Sequence[Group]) -> Comparison:
+    """Return what a device sent in a round, in kbit: all of it, then by item.
+
+    Items that nobody sends are left out. Numbers are means over rounds and seeds.
+
+    Args:
+        groups: what to compare.
+    """
+    found = {key: [_kbit(group, key) for group in groups] for key in BIT_KEYS if key != "payload_bits"}
+    shown = {key: column for key, column in found.items() if any(column)}
+    names = ["all" if key == "uplink_bits" else key.removeprefix("bits.") for key in shown]
+    if len(shown) < 2:  # no items
+        return Comparison(("method",), tuple((group.label,) for group in groups), ())
+    rows = [
+        (group.label, *(_DASH if value is None else f"{value:.3f}" for value in values))
+        for group, *values in zip(groups, *shown.values())
+    ]
+    return Comparison(("method", *names), tuple(rows), ())
+
+
+def _kbit(group: Group, key: str) -> float | None:
+    totals = [(run.numbers.get(key), run.devices * len(run.metrics)) for run in group.runs]
+    values = [bits / uses / 1e3 for bits, uses in totals if isinstance(bits, int | float) and uses]
+    return mean(values) if values else None
 
 
 def _regression(group: Group) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import tomllib
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -12,7 +13,9 @@ from pydantic.fields import FieldInfo
 
 from signfade.settings import RunSettings
 
-__all__ = ["flatten", "to_toml", "toml_value"]
+__all__ = ["flatten", "parse_toml", "to_toml", "toml_value"]
+
+_DEPTH = 16  # tables and lists in one another; settings need four
 
 
 def toml_value(value: Any) -> str:
@@ -93,3 +96,27 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Raises:
+        tomllib.TOMLDecodeError: it is no TOML, or nested too deeply for settings.
+
+    Example:
+        >>> parse_toml("a = " + "[" * 100_000)
+        Traceback (most recent call last):
+        tomllib.TOMLDecodeError: nested too deeply
+    """
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
+    level: list[Any] = [tree]
+    for _ in range(_DEPTH):
+        parts = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
+    if level:
+        raise tomllib.TOMLDecodeError("nested too deeply")
+    return tree

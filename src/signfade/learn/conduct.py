@@ -77,6 +77,10 @@ class Conduct:
         sent = self._encoder.encode(rotated, lambda purpose: stream_keys(seed, purpose, round, devices))
         if self.feedback is not None:
             self.feedback.keep(rotated, sent, devices, rotation_key)
+        return sent
+
+    def lie(self, sent: Sent, devices: Devices, round: int) -> Sent:
+        """Return what all devices of a round send after the attackers among them have changed theirs."""
         return sent if self.attack is None else self.attack(sent, devices, round)
 
     def link(self, link: Link, devices: Devices, round: int) -> Link:

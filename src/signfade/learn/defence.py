@@ -15,6 +15,8 @@ from signfade.settings import DefenceSettings, RunSettings
 
 __all__ = ["Defence", "make_defence"]
 
+_SCALARS = ("heard", "logs", "means")  # of the state that is saved
+
 
 class Defence:
     """The defences of a run, with what they remember between rounds.
@@ -32,12 +34,9 @@ class Defence:
 
     def __init__(self, settings: DefenceSettings, encoder: Encoder, population: int, seed: int) -> None:
         self._settings = settings
-        self._scalars = initial_scalars(len(encoder.segments))
-        self._mean_step, self._scale_step = 0.0, 1.0
-        if encoder.method.side_bits is not None:
-            code = encoder.scalar_code
-            self._mean_step, self._scale_step = code.mean_step, code.scales.bound**2
-        self._joint = encoder.method.aggregator == "bfl"
+        self._scalars = initial_scalars(population, len(encoder.segments))
+        self._encoder = encoder
+        self._all_signals = encoder.method.aggregator == "bfl"
         self.changed = False
         self.reliability = Reliability(encoder, population, seed) if settings.reliability else None
 
@@ -49,12 +48,14 @@ class Defence:
             received: What was received.
             round: Round, counted from 0.
         """
-        if self._joint and self.reliability is not None:
+        if self._all_signals and self.reliability is not None:
             _ = received.y  # the rule needs all signals at once, so they may as well be made now
         if self._settings.bound_scales:
             told = (received.layer_mean, received.layer_scale)
+            mean_step, scale_step = self._steps
+            who = torch.from_numpy(uplink.devices)
             mean, scale, self._scalars = bound_scalars(
-                self._scalars, *told, mean_step=self._mean_step, scale_step=self._scale_step
+                self._scalars, *told, who, mean_step=mean_step, scale_step=scale_step
             )
             self.changed = not (torch.equal(mean, told[0]) and torch.equal(scale, told[1]))
             received = received.believed(layer_mean=mean, layer_scale=scale)
@@ -62,19 +63,18 @@ class Defence:
             assert uplink.weights is not None
             fresh = np.ones(len(received), dtype=bool) if uplink.fresh is None else uplink.fresh
             trust = self.reliability.observe(received, uplink.devices, fresh, uplink.weights, round)
-            received = received.believed(trust=trust, **self._discounted(received, trust))
+            weights = (received.weights.double() * trust).to(received.weights)
+            received = received.believed(trust=trust, weights=weights)
             self.changed = True
         return received
 
-    def _discounted(self, received: Received, trust: Tensor) -> dict[str, Tensor]:
-        """Return what becomes of a device's word: `weight * trust * (mean + estimated rest)`.
-
-        A joint rule discounts the bits itself, as a worse link; its means are all that is left to do.
-        """
-        name = "layer_mean" if self._joint else "weights"
-        said: Tensor = getattr(received, name)
-        factor = trust.unsqueeze(1) if self._joint else trust
-        return {name: (said.double() * factor).to(said)}
+    @property
+    def _steps(self) -> tuple[float, float]:
+        """Steps of this round's quantisers: of means, in scales, and of scales, a ratio."""
+        if not self._encoder.quantised:
+            return 0.0, 1.0
+        code = self._encoder.scalar_code
+        return code.mean_step, code.scales.bound**2
 
     @property
     def record(self) -> dict[str, list[float]]:
@@ -87,14 +87,14 @@ class Defence:
 
     def state(self) -> dict[str, Tensor]:
         """Return what must be saved."""
-        saved = {"scalars": self._scalars.limits}
+        saved = {f"scalars.{name}": getattr(self._scalars, name) for name in _SCALARS}
         if self.reliability is not None:
             saved |= {f"reliability.{name}": value for name, value in self.reliability.state().items()}
         return saved
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` returned."""
-        self._scalars = ScalarState(state["scalars"])
+        self._scalars = ScalarState(*(state[f"scalars.{name}"] for name in _SCALARS))
         if self.reliability is not None:
             prefix = "reliability."
             self.reliability.restore(

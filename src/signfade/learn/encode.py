@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -25,11 +25,13 @@ from signfade.device import (
     sign_noise_factor,
 )
 from signfade.kernels import pack_above
+from signfade.learn.scale_range import EXPONENT_BITS, ScaleRange
 from signfade.settings import VOTES, MethodSettings
 
 __all__ = ["Encoder", "Keys", "Sent", "bit_agreement", "join"]
 
 EXACT_SCALAR_BITS = 32
+_WIDE_BITS = 16
 
 Keys = Callable[[str], NDArray[np.uint64]]
 
@@ -46,6 +48,8 @@ class Sent:
             `[K, S]`; the server does not see it.
         std: Standard deviations about the decoded mean, `[K, S]`; the server does not see them.
         true_mean: Means before quantisation, `[K, S]`; the server does not see them.
+        saturated: How many of a device's means and of its scales were beyond their quantiser's range,
+            `[K, 2]`.
     """
 
     packed: Tensor
@@ -54,6 +58,7 @@ class Sent:
     true_scale: Tensor
     std: Tensor
     true_mean: Tensor
+    saturated: Tensor
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,12 @@ class Encoder:
     Attributes:
         method: Section `method` of the configuration.
         layers: Lengths of the layers in the flat gradient.
+        range: Where the scale quantiser's range lies; the server moves it between rounds.
     """
 
     method: MethodSettings
     layers: tuple[int, ...]
+    range: ScaleRange = field(default_factory=ScaleRange, compare=False)
 
     @property
     def size(self) -> int:
@@ -81,29 +88,48 @@ class Encoder:
         return self.layers if per_layer else (self.size,)
 
     @property
-    def device_bits(self) -> int:
-        """Bits one device sends in a round: its signs and its scalars."""
-        if self.method.aggregator == "ideal":
-            return EXACT_SCALAR_BITS * sum(self.layers)
-        if self.method.aggregator in VOTES:
-            return self.size
-        return self.size + 2 * len(self.segments) * (self.method.side_bits or EXACT_SCALAR_BITS)
+    def sends_scalars(self) -> bool:
+        """Whether devices send means and scales beside their bits."""
+        return self.method.aggregator not in (*VOTES, "ideal")
 
-    @cached_property
+    @property
+    def quantised(self) -> bool:
+        """Whether the means and scales that devices send are quantised."""
+        return self.sends_scalars and self.method.side_bits is not None
+
+    @property
+    def range_bits(self) -> int:
+        """Bits a round's broadcast takes for the range of the scales: an exponent a layer."""
+        return EXPONENT_BITS * len(self.segments) if self.quantised else 0
+
+    @property
+    def scalar_bits(self) -> tuple[int, int]:
+        """Bits of a mean's and of a scale's code in this round; 0 for numbers in full, or where none go."""
+        if not self.quantised:
+            return 0, 0
+        code = self.scalar_code
+        return code.means.bits, code.scales.bits
+
+    @property
     def scalar_code(self) -> ScalarCode:
-        """How means and scales become bits.
+        """How means and scales become bits in this round.
+
+        A scale goes as a code of B bits for its ratio to the broadcast power of two, on a grid that reaches
+        a factor of `2**(B + 2)` up and down. Before the server knows of any scale it goes as one of 16 bits
+        on a grid of all that a float32 can be: 0.13 % off at most.
 
         Raises:
             ValueError: The method sends them as floats.
         """
-        method = self.method
-        if method.side_bits is None:
+        bits, exponents = self.method.side_bits, self.range.exponents
+        if bits is None:
             raise ValueError("method.side_bits must be set for scalars to be quantised")
-        return ScalarCode(
-            UniformQuantizer(method.side_bits, method.mean_limit),
-            LogQuantizer(method.side_bits, method.scale_low, method.scale_high),
-            kept=bit_agreement(method),
-        )
+        means, scales = _quantizers(bits, exponents is None)
+        return ScalarCode(means, scales, self._kept, exponents or (0,))
+
+    @cached_property
+    def _kept(self) -> float:
+        return bit_agreement(self.method)
 
     def rotate(self, g: Tensor, rotation_key: int) -> Tensor:
         """Rotate the gradients `[k, M]` if the method says so."""
@@ -127,13 +153,15 @@ class Encoder:
             zero = torch.zeros_like(prior.mean)
             prior = fit_prior(rotated, method.prior, segments, mean=zero)
         true_scale = scale = self._true_scale(rotated, prior)
-        if method.side_bits is not None and method.aggregator not in VOTES:
-            told = self.scalar_code.told_scale(prior.mean, true_scale)
-            mean, scale = self.scalar_code.rounded(prior.mean, told)
+        saturated = torch.zeros(len(rotated), 2, dtype=torch.int64)
+        if self.quantised:
+            code = self.scalar_code
+            saturated = torch.stack([x.sum(dim=1) for x in code.saturated(prior.mean, true_scale)], dim=1)
+            mean, scale = code.rounded(prior.mean, code.told_scale(prior.mean, true_scale))
             prior = fit_prior(rotated, method.prior, segments, mean=mean)
             true_scale = self._true_scale(rotated, prior)
         packed = self._take_signs(rotated, prior, keys)
-        return Sent(packed, prior.mean, scale, true_scale, prior.std, true_mean)
+        return Sent(packed, prior.mean, scale, true_scale, prior.std, true_mean, saturated)
 
     def _true_scale(self, rotated: Tensor, prior: Prior) -> Tensor:
         """Return `E[(g - mean)*b]` of the bits b that are sent, all the server needs to know, `[k, S]`."""
@@ -157,6 +185,15 @@ class Encoder:
         return randomised_response(packed, self.size, method.flip, keys("flip")) if method.flip else packed
 
 
+@lru_cache
+def _quantizers(bits: int, wide: bool) -> tuple[UniformQuantizer, LogQuantizer]:
+    """Return the quantisers of the mean, in units of the scale, and of the scale."""
+    means = UniformQuantizer(bits, 1.0)
+    if wide:
+        return means, LogQuantizer(_WIDE_BITS, 2.0**-126, 2.0**127)
+    return means, LogQuantizer(bits, 2.0 ** -(bits + 2), 2.0 ** (bits + 2))
+
+
 def bit_agreement(method: MethodSettings) -> float:
     """Return the scale a device sends over `E|g - mean|`: what noise before the sign and flips leave."""
     return (1 - 2 * method.flip) * sign_noise_factor(method.sign_noise, method.family)
@@ -166,5 +203,5 @@ def join(parts: Sequence[Sent]) -> Sent:
     """Put what several groups of devices sent into one."""
     if len(parts) == 1:
         return parts[0]
-    names = [field.name for field in fields(Sent)]
+    names = [one.name for one in fields(Sent)]
     return Sent(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

@@ -22,13 +22,17 @@ from signfade.settings import MethodSettings
 __all__ = ["Estimator", "rule_of"]
 
 
-def rule_of(method: MethodSettings) -> Rule | None:
+def rule_of(method: MethodSettings, assumed: float = 0.0) -> Rule | None:
     """Return the rule that reads each round by itself; None for `ideal` and `bfl`, which are none.
+
+    Args:
+        method: Section `method` of the configuration.
+        assumed: `defence.assumed`.
 
     Raises:
         ValueError: There is no such rule.
     """
-    return None if method.aggregator in ("ideal", "bfl") else find_rule(method)
+    return None if method.aggregator in ("ideal", "bfl") else find_rule(method, assumed)
 
 
 class Estimator:
@@ -66,14 +70,11 @@ class Estimator:
         together = cell is not None and cell.settings.access == "over_the_air"
         self._air = AirRule(cell.settings, method, seed) if cell is not None and together else None
 
-    @property
-    def device_bits(self) -> int:
-        """Bits one device sends in a round."""
-        return self._encoder.device_bits if self.radio is None else self.radio.device_bits
-
     def parts(self) -> dict[str, Any]:
         """Everything with a state of its own, by name."""
-        named = {"joint": self.joint, "radio": self.radio, "defence": self.defence}
+        named: dict[str, Any] = {"joint": self.joint, "radio": self.radio, "defence": self.defence}
+        if self._encoder.quantised:
+            named["range"] = self._encoder.range
         return {name: part for name, part in named.items() if part is not None}
 
     @property
@@ -96,6 +97,7 @@ class Estimator:
             uplink = self.radio.hear(uplink, round)
             received = uplink.received
             assert received is not None
+        told = received.layer_scale
         if self.defence is not None:
             received = self.defence(uplink, received, round)
             uplink = replace(uplink, received=received)
@@ -116,4 +118,7 @@ class Estimator:
             estimate = known + factor * (estimate - known)
         if self.defence is not None and self.defence.changed:
             expected = None  # theory knows what was sent, not what is believed of it
+        if self._encoder.quantised:
+            decoded = None if self.radio is None else self.radio.decoded
+            self._encoder.range.follow(told if decoded is None else told[decoded])
         return rotate_back(estimate, self._encoder, self._seed, round), expected

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from signfade.device import Packet, unpack_signs
 from signfade.learn.encode import Encoder, Sent
-from signfade.settings import VOTES
 
 __all__ = ["Decoded", "check_packet", "decode_packets", "make_packet"]
 
@@ -46,18 +45,21 @@ def make_packet(encoder: Encoder, sent: Sent, row: int, *, device: int, round: i
         >>> encoder = Encoder(MethodSettings(side_bits=8), layers=(3,))
         >>> sent = encoder.encode(torch.tensor([[0.2, -0.1, 0.05]]))
         >>> packet = make_packet(encoder, sent, 0, device=7, round=2)
-        >>> packet.payload_bits + packet.side_bits == encoder.device_bits
-        True
+        >>> packet.mean_bits, packet.scale_bits  # the first round's scales are on the wide grid
+        (8, 16)
         >>> bool((decode_packets(encoder, [packet]).scale == sent.scale).all())
         True
     """
-    mean, scale, bits = torch.zeros(0), torch.zeros(0), 0
-    if encoder.method.aggregator not in VOTES:
-        mean, scale, bits = sent.mean[row], sent.scale[row], encoder.method.side_bits or 0
-    if bits:  # what was sent are levels already: each is in its own bin
+    mean, scale = torch.zeros(0), torch.zeros(0)
+    if encoder.sends_scalars:
+        mean, scale = sent.mean[row], sent.scale[row]
+    if encoder.quantised:  # what was sent are levels already: each is in its own bin
         mean, scale = encoder.scalar_code.encode(mean, scale)
     signs = unpack_signs(sent.packed[row], encoder.size)
-    return Packet.make(signs, mean, scale, device=device, round=round, mean_bits=bits, scale_bits=bits)
+    mean_bits, scale_bits = encoder.scalar_bits
+    return Packet.make(
+        signs, mean, scale, device=device, round=round, mean_bits=mean_bits, scale_bits=scale_bits
+    )
 
 
 def check_packet(encoder: Encoder, packet: Packet) -> None:
@@ -73,15 +75,15 @@ def check_packet(encoder: Encoder, packet: Packet) -> None:
         Traceback (most recent call last):
         ValueError: a packet of this model has 3 signs; got 4
     """
-    layers = 0 if encoder.method.aggregator in VOTES else len(encoder.segments)
-    bits = (encoder.method.side_bits or 0) if layers else 0
+    layers = len(encoder.segments) if encoder.sends_scalars else 0
     if packet.size != encoder.size:
         raise ValueError(f"a packet of this model has {encoder.size} signs; got {packet.size}")
     if packet.layers != layers:
         raise ValueError(f"a packet of this method has {layers} means and scales; got {packet.layers}")
-    if (packet.mean_bits, packet.scale_bits) != (bits, bits):
+    if (packet.mean_bits, packet.scale_bits) != encoder.scalar_bits:
+        must = "{} and {}".format(*encoder.scalar_bits)
         got = f"{packet.mean_bits} and {packet.scale_bits}"
-        raise ValueError(f"means and scales of this method have {bits} bits (0: float32); got {got}")
+        raise ValueError(f"means and scales of this round have {must} bits (0: float32); got {got}")
     _scalars(encoder, packet)
 
 

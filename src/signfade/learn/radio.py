@@ -14,12 +14,12 @@ from torch import Tensor
 from signfade.kernels import received as received_symbols
 from signfade.keys import generator, stream_keys
 from signfade.learn.cell import CellPlan
+from signfade.learn.cost import channel_uses
 from signfade.learn.encode import Encoder
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.learn.side import CodedScalars
 from signfade.learn.task import Devices
-from signfade.settings import VOTES
 from signfade.uplink import Link, Refined, fit_levels, refine_gain, sound
 
 __all__ = ["Radio", "make_radio"]
@@ -45,19 +45,17 @@ class Radio:
         encoder: The device's half of the method.
 
     Attributes:
-        device_bits: Bits one device sends in a round, those of its codeword included.
+        decoded: Whose scalars were decoded in the last round, `[K]`; None where they cannot be lost.
         record: What the last round adds to the metrics.
     """
 
     def __init__(self, plan: CellPlan, encoder: Encoder) -> None:
         self._plan, self._encoder = plan, encoder
         cell = plan.settings
-        sends_scalars = encoder.method.aggregator not in VOTES
         self._side: CodedScalars | None = None
-        self.device_bits = encoder.device_bits
-        if cell.side_info == "coded" and sends_scalars:
+        self.decoded: Tensor | None = None
+        if cell.side_info == "coded" and encoder.sends_scalars:
             self._side = CodedScalars(cell, encoder, plan.devices, plan.seed)
-            self.device_bits = encoder.size + self._side.code.length
         self._noise = torch.zeros(plan.devices, dtype=torch.float64)
         self._fits = torch.zeros(plan.devices, dtype=torch.int64)
         self._uses = 0
@@ -73,13 +71,14 @@ class Radio:
         received, devices = uplink.received, uplink.devices
         if received is None:
             return uplink
-        self._uses += self.channel_uses(len(devices))
+        self._uses += channel_uses(self._encoder, self._plan.settings, len(devices))
         self.record = {"channel_uses": self._uses}
         if self._plan.settings.csi == "pilot":
             received = self._estimate_links(received, devices, round)
         if self._side is not None:
             known = received.link if received.refined is None else received.refined.link
             scalars = self._side.receive(received, known, devices, round)
+            self.decoded = scalars.passed
             self.record["decoded"] = int(scalars.passed.sum())
             received = replace(received, layer_mean=scalars.mean, layer_scale=scalars.scale)
             if received.refined is not None:
@@ -87,20 +86,6 @@ class Radio:
             elif received.air is None:
                 received = replace(received, air=received.link)
         return replace(uplink, received=received)
-
-    def channel_uses(self, devices: int) -> int:
-        """Return how many symbols a round of so many devices takes, of all subchannels together.
-
-        Signs and words at one or two bits a symbol, scalars that are not coded at as many, and pilots. Over
-        the air all devices' signs share theirs.
-        """
-        cell = self._plan.settings
-        a_symbol = 2 if cell.modulation == "qpsk" else 1
-        alone = -(-(self.device_bits - self._encoder.size) // a_symbol)
-        alone += cell.pilots if cell.csi == "pilot" else 0
-        signs = -(-self._encoder.size // a_symbol)
-        shared = cell.repeats * signs if cell.access == "over_the_air" else devices * signs
-        return shared + devices * alone
 
     def _estimate_links(self, received: Received, devices: Devices, round: int) -> Received:
         cell, plan = self._plan.settings, self._plan

@@ -39,7 +39,7 @@ class Received:
         refined: Gains whose magnitude the signals have told, for rules that read one device at a time. `link`
             then counts the doubt about their signs as noise.
         trust: Reliabilities from -1 to 1, `[K]`, where they are learned; `weights` are then multiplied by
-            them, or for a joint rule, which discounts the bits itself, the means.
+            them.
         tie_key: Key of the round's coins, one a coordinate, for votes that are tied.
     """
 

@@ -141,6 +141,7 @@ def collect(
     sent = join(parts)
     link = cell.link(devices, round)
     if conduct is not None:
+        sent = conduct.lie(sent, devices, round)
         link = conduct.link(link, devices, round)
     correlation = None
     if inner is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from signfade.kernels.threads import available_threads
 from signfade.learn.cell import CellPlan, make_cell
 from signfade.learn.classify import one_thread
 from signfade.learn.conduct import make_conduct
+from signfade.learn.cost import UplinkBits, uplink_bits
 from signfade.learn.defence import make_defence
 from signfade.learn.encode import Encoder
 from signfade.learn.estimate import Estimator, rule_of
 from signfade.learn.round import Diverged, Uplink, choose_devices, collect
+from signfade.learn.scale_range import SaturationWatch
 from signfade.learn.step import make_step
 from signfade.learn.task import Evaluation, Task
 from signfade.learn.tasks import make_task
@@ -46,8 +49,8 @@ class Experiment:
         >>> settings = RunSettings.model_validate({"rounds": 2, "data": {"name": "gaussian", "size": 1000}})
         >>> experiment = Experiment(settings)
         >>> record = experiment.advance()
-        >>> record["round"], record["devices"], record["uplink_bits"]
-        (1, 20, 21280)
+        >>> record["round"], record["devices"], record["uplink_bits"], record["payload_bits"]
+        (1, 20, 26240, 21280)
     """
 
     def __init__(self, settings: RunSettings, task: Task | None = None) -> None:
@@ -55,7 +58,7 @@ class Experiment:
         self.round = 0
         self.warnings: list[str] = []
         self._workers = settings.threads or available_threads()
-        rule = rule_of(settings.method)
+        rule = rule_of(settings.method, settings.defence.assumed)
         self.task = make_task(settings, self._workers) if task is None else task
         self.cell: CellPlan = make_cell(settings.cell, self.task.devices, settings.seed)
         self._encoder = Encoder(settings.method, self.task.segments)
@@ -63,9 +66,10 @@ class Experiment:
         self._estimate = Estimator(rule, self._encoder, self.task.devices, settings.seed, self.cell, defence)
         self._conduct = make_conduct(settings, self.task, self._encoder)
         self._step = make_step(settings.server, self.task.initial_weights(), self.task.step_unit)
-        self._uplink_bits = 0
+        self._sent = UplinkBits()
         self._downlink_bits = 0
         self._watch = LossWatch()
+        self._saturation = SaturationWatch(settings.method.side_bits or 0)
         if self._conduct is not None:
             self.warnings += self._conduct.notes()
 
@@ -127,16 +131,20 @@ class Experiment:
             gram=settings.method.rotation != "none" or self._estimate.joint is not None,
             conduct=self._conduct,
         )
+        sent = uplink_bits(self._encoder, self.cell.settings, self.task.extra_bits)  # the range moves below
         estimate, expected = self._estimate(uplink, t)
         if self._conduct is not None and not self._conduct.predictable:
             expected = None
         nmse, cosine = self._errors(uplink, estimate)
-        self._downlink_bits += self._step.apply(estimate, t)
-        self._uplink_bits += len(devices) * (self._estimate.device_bits + self.task.extra_bits)
+        self._downlink_bits += self._step.apply(estimate, t) + self._encoder.range_bits
+        self._sent += sent.times(len(devices))
         self.round += 1
         test = self._look()
         if (warning := self._watch.look(uplink.loss, self.round)) is not None:
             self.warnings.append(warning)
+        if self._encoder.quantised and uplink.sent is not None:
+            uses = len(devices) * len(self._encoder.segments)
+            self.warnings += self._saturation.look(uplink.sent.saturated, uses, self.done)
         return {
             "round": self.round,
             "train_loss": None if settings.data.name == "gaussian" else uplink.loss,  # nothing to lose
@@ -145,7 +153,7 @@ class Experiment:
             "nmse": nmse,
             "nmse_theory": expected,
             "cosine": cosine,
-            "uplink_bits": self._uplink_bits,
+            **self._sent.record(),
             "downlink_bits": self._downlink_bits,
             "snr_db": snr_quantiles(uplink, self.cell),
             "devices": len(devices),
@@ -170,7 +178,7 @@ class Experiment:
             **record,
             "test_loss": test.loss if test else None,
             "test_accuracy": test.accuracy if test else None,
-            "uplink_bits": self._uplink_bits,
+            **self._sent.record(),
             "downlink_bits": self._downlink_bits,
             "devices": 0,
             **self._conduct.record(np.arange(0), t),
@@ -192,11 +200,13 @@ class Experiment:
     def _parts(self) -> dict[str, Any]:
         """Everything with a state of its own."""
         parts = {"step": self._step, "task": self.task, "watch": self._watch, **self._estimate.parts()}
+        if self._encoder.quantised:
+            parts["saturation"] = self._saturation
         return parts if self._conduct is None else {**parts, **self._conduct.parts()}
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by name."""
-        bits = torch.tensor([self._uplink_bits, self._downlink_bits], dtype=torch.int64)
+        bits = torch.tensor([self._downlink_bits, *astuple(self._sent)], dtype=torch.int64)
         parts = {name: part.state() for name, part in self._parts().items()}
         named = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         return {**named, "bits": bits}
@@ -213,7 +223,8 @@ class Experiment:
 
         for name, keeper in self._parts().items():
             keeper.restore(part(name))
-        self._uplink_bits, self._downlink_bits = (int(value) for value in tensors["bits"])
+        self._downlink_bits, *sent = tensors["bits"].tolist()
+        self._sent = UplinkBits(*sent)
         self.round = round
 
 

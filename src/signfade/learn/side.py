@@ -14,8 +14,9 @@ from signfade.learn.received import Received
 from signfade.learn.task import Devices
 from signfade.settings import CellSettings
 from signfade.uplink import Link, PolarCode, half_llr, transmit
+from signfade.uplink.code import LONGEST
 
-__all__ = ["CodedScalars", "Scalars", "make_code"]
+__all__ = ["CodedScalars", "Scalars", "codeword", "make_code"]
 
 _LEAST_SCALE = 1e-30  # its logarithm stands for that of zero
 
@@ -47,6 +48,37 @@ def make_code(cell: CellSettings, payload: int) -> PolarCode:
         raise ValueError(f"cell.code_rate or cell.code_length does not fit the scalars: {error}") from None
 
 
+def codeword(encoder: Encoder, cell: CellSettings) -> PolarCode:
+    """Return the code that carries a device's scalars in this round.
+
+    The longer payload of a first round, whose scales are on the wide grid, goes at the rate of all others, or
+    as near to it as the longest code comes.
+
+    Args:
+        encoder: The device's half of the method, with the range of the round.
+        cell: Section `cell` of the configuration.
+
+    Raises:
+        ValueError: It cannot carry so many bits.
+
+    Example:
+        >>> from signfade.settings import MethodSettings
+        >>> encoder = Encoder(MethodSettings(side_bits=4), (30,))
+        >>> first = codeword(encoder, CellSettings(code_rate=0.5))
+        >>> encoder.range.follow(torch.ones(3, 1))
+        >>> later = codeword(encoder, CellSettings(code_rate=0.5))
+        >>> (first.payload, first.length), (later.payload, later.length)
+        ((20, 88), (8, 64))
+    """
+    layers = len(encoder.segments)
+    payload = layers * sum(bits or EXACT_SCALAR_BITS for bits in encoder.scalar_bits)
+    usual = make_code(cell, 2 * layers * (encoder.method.side_bits or EXACT_SCALAR_BITS))
+    if payload == usual.payload:
+        return usual
+    length = -(-(payload + usual.check) * usual.length // (usual.payload + usual.check))
+    return PolarCode(payload, min(LONGEST, length), usual.check, usual.paths)
+
+
 class CodedScalars:
     """One polar codeword a device and round.
 
@@ -68,11 +100,19 @@ class CodedScalars:
     def __init__(self, cell: CellSettings, encoder: Encoder, population: int, seed: int) -> None:
         self._cell, self._encoder, self._seed = cell, encoder, seed
         layers = len(encoder.segments)
-        self._bits = encoder.method.side_bits or EXACT_SCALAR_BITS
-        self.code = make_code(cell, 2 * layers * self._bits)
+        self._codes: dict[tuple[int, int], PolarCode] = {}
+        _ = self.code  # scalars that do not fit are refused at once
         self._mean = torch.zeros(population, layers)
         self._scale = torch.zeros(population, layers)
         self._decoded_at = torch.full((population,), -1, dtype=torch.int64)
+
+    @property
+    def code(self) -> PolarCode:
+        """The code of this round."""
+        bits = self._encoder.scalar_bits
+        if bits not in self._codes:
+            self._codes[bits] = codeword(self._encoder, self._cell)
+        return self._codes[bits]
 
     def receive(self, received: Received, known: Link, devices: Devices, round: int) -> Scalars:
         """Send the scalars of a round and return what the server has of them.
@@ -83,16 +123,16 @@ class CodedScalars:
             devices: Who sends, `[K]`.
             round: Round, counted from 0.
         """
-        bits = self._to_bits(received.layer_mean, received.layer_scale)
+        code, bits = self.code, self._to_bits(received.layer_mean, received.layer_scale)
         air = received.true_link
         keys = stream_keys(self._seed, "side noise", round, devices)
-        y = transmit(1 - 2 * self.code.encode(bits).float(), air.h, air.sigma2, keys)
+        y = transmit(1 - 2 * code.encode(bits).float(), air.h, air.sigma2, keys)
         llr = 2 * half_llr(y, known.h, known.sigma2)
-        words, passed = self.code.decode(llr)
+        words, passed = code.decode(llr)
         turned = torch.zeros_like(passed)
         if received.air is not None and not bool(passed.all()):  # the sign of a gain may be wrong
             lost = (~passed).nonzero().squeeze(1)
-            again = self.code.decode(-llr[lost])
+            again = code.decode(-llr[lost])
             words[lost[again.passed]] = again.bits[again.passed]
             turned[lost[again.passed]] = True
             passed = passed | turned
@@ -121,21 +161,31 @@ class CodedScalars:
             mean=torch.where(heard, found.mean, mean), scale=torch.where(heard, found.scale, scale)
         )
 
+    @property
+    def _widths(self) -> list[int]:
+        """Bits of a mean and of a scale in this round."""
+        return [bits or EXACT_SCALAR_BITS for bits in self._encoder.scalar_bits]
+
     def _to_bits(self, mean: Tensor, scale: Tensor) -> Tensor:
-        """Return the payloads, uint8 `[K, 2*S*B]`: means first, the highest bit of each first."""
-        if self._encoder.method.side_bits is None:
-            codes = torch.cat([mean, scale], dim=1).float().contiguous().view(torch.int32).long()
+        """Return the payloads, uint8: means first, the highest bit of each first."""
+        codes: tuple[Tensor, ...]
+        if self._encoder.quantised:
+            codes = self._encoder.scalar_code.encode(mean, scale)
         else:
-            codes = torch.cat(self._encoder.scalar_code.encode(mean, scale), dim=1)
-        shifts = torch.arange(self._bits - 1, -1, -1)
-        return ((codes[:, :, None] >> shifts) & 1).to(torch.uint8).flatten(1)
+            codes = tuple(x.float().contiguous().view(torch.int32).long() for x in (mean, scale))
+        shifts = [torch.arange(width - 1, -1, -1) for width in self._widths]
+        digits = [((part[:, :, None] >> shift) & 1).flatten(1) for part, shift in zip(codes, shifts)]
+        return torch.cat(digits, dim=1).to(torch.uint8)
 
     def _from_bits(self, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return means and scales, `[K, S]`, and which devices' make sense, `[K]`."""
-        shifts = torch.arange(self._bits - 1, -1, -1)
-        codes = (bits.reshape(len(bits), -1, self._bits).long() << shifts).sum(dim=2)
-        first, second = codes.chunk(2, dim=1)
-        if self._encoder.method.side_bits is None:
+        layers = len(self._encoder.segments)
+        parts = bits.long().split_with_sizes([layers * width for width in self._widths], dim=1)
+        first, second = (
+            (part.reshape(len(bits), layers, width) << torch.arange(width - 1, -1, -1)).sum(dim=2)
+            for part, width in zip(parts, self._widths)
+        )
+        if not self._encoder.quantised:
             mean, scale = (
                 torch.from_numpy(part.numpy().astype(np.uint32).view(np.float32)) for part in (first, second)
             )

@@ -1,4 +1,4 @@
-"""What a joint rule works on when bits are not quite the signs of gradients: flipped, noisy, or lies.
+"""What a joint rule works on when bits are not quite the signs of gradients: flipped or noisy.
 
 A joint rule knows jointly Gaussian variables by signals of their signs. Where devices add noise before the
 sign, those variables are the noisy gradients, `d' = d + n` of correlation r', and the sum that is wanted is,
@@ -95,14 +95,15 @@ def make_view(method: MethodSettings, received: Received) -> View:
 
     Args:
         method: Section `method` of the configuration.
-        received: With reliabilities where they are learned; its means are then multiplied by them.
+        received: Its weights are already multiplied by reliabilities where these are learned. The sum that is
+            wanted is then that of what the devices claim, so weighted; the learned correlation knows their
+            bits as they are sent, flipped or not, and a device without weight still tells what the others
+            have in common with it.
     """
-    h, sigma2, trust = received.h, received.sigma2, received.trust
+    h, sigma2 = received.h, received.sigma2
     mean, scale, weights = received.mean, received.scale, received.weights
-    if trust is None and method.flip == 0 and method.sign_noise == 0:
+    if method.flip == 0 and method.sign_noise == 0:
         return View(h, sigma2, None, mean, scale, weights, 1.0)
     right, kept = 1 - 2 * method.flip, 1 / math.hypot(1, method.sign_noise)
     agreement = torch.full((len(received),), right, dtype=torch.float64)
-    if trust is not None:  # a liar's gradient is wanted too: its bits say it, the other way round
-        agreement = agreement * trust
     return View(h, sigma2, agreement, mean, scale / (right * kept**2), weights, kept)

@@ -29,7 +29,8 @@ from signfade.server.reliability import (
     initial_reliability,
     judge,
 )
-from signfade.server.robust import ScalarState, bound_scalars, initial_scalars
+from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
+from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
 from signfade.server.sbfl import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
 from signfade.server.update import (
     ServerState,
@@ -48,11 +49,13 @@ __all__ = [
     "ScalarState",
     "ServerState",
     "UpdateInfo",
+    "accepted_scale",
     "bfl",
     "blmmse",
     "blmmse_covariance",
     "bound_scalars",
     "break_ties",
+    "coordinate_median",
     "detect",
     "device_bfl",
     "factor_bfl",
@@ -74,6 +77,7 @@ __all__ = [
     "joint_sbfl_weights",
     "joint_weights",
     "judge",
+    "krum",
     "learn_correlation",
     "learn_low_rank",
     "majority_vote",
@@ -84,5 +88,6 @@ __all__ = [
     "sign_downlink_update",
     "smooth_correlation",
     "superposed_vote",
+    "trimmed_mean",
     "zero_forcing",
 ]

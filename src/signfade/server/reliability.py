@@ -1,4 +1,4 @@
-"""Which devices to believe: reliability learned from evidence gathered over rounds.
+"""Which devices to rely on: reliability learned from evidence gathered over rounds.
 
 A device's reliability c is the agreement between what it sends and the truth: 1 for an honest device, -1 for
 one that flips every sign, 0 for one whose bits are random. Evidence is any statistic that an honest device
@@ -7,12 +7,12 @@ would raise on average: in a round, device k shows
     z_k = c_k*m + noise,   m >= 0 the same for all and unknown.
 
 In training (`signfade.learn.reliability`) it is turning: when the model moves, the gradient of a loss that
-curves upward turns along, and that of a liar turns against.
+curves upward turns along, and a flipped one turns against.
 
-Evidence is averaged over rounds, each round by what it can tell. Between devices the averages scatter beyond
-their noise, because data differ; the weight of the evidence is set by that scatter, so that statistics which
-honest devices do not share count for nothing. The reliability is the prior log-odds of honesty and what the
-evidence adds to them, over what it adds for a typical honest device, cut to one.
+Evidence is averaged over rounds, each round by what it can tell. What is typical, and how much honest devices
+scatter about it, are medians over the devices: while fewer than half are hostile, the typical value lies
+between honest ones, whatever the others show. Nothing but this round's medians decides; no earlier verdict
+does.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from signfade._check import check_finite, check_positive, check_shape
 __all__ = ["ReliabilityState", "gather_evidence", "initial_reliability", "judge"]
 
 _PRIOR = 2.0  # log-odds of honesty before any evidence: seven to one
+_AGAINST = 10.0  # log-odds against it before a device's bits are turned round; up to there they are left out
 _KEEP = 0.98  # of what is known, when a round is as telling as can be
 _LARGEST = 5.0  # of a statistic in units of its noise: one round must not decide alone
 _SWEEPS = 5
+_TO_DEVIATION = 1.4826  # a Gaussian's deviation over its median absolute deviation
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ReliabilityState:
 
 
 def initial_reliability(population: int) -> ReliabilityState:
-    """Return the state that believes everybody.
+    """Return the state that relies on everybody.
 
     Example:
         >>> initial_reliability(3).trust
@@ -67,9 +69,9 @@ def gather_evidence(
 ) -> ReliabilityState:
     """Add one round's evidence.
 
-    The round's share is `min(1, 4*m^2/v)`: m is what those believed show on average, v the variance about
-    it. A round in which honest devices show nothing (m = 0) changes nothing, and what is known fades only as
-    fast as news come in.
+    The round's share is `min(1, 4*m^2/v)`: m is the median of what the devices show, v the squared robust
+    deviation about it, at least the noise. A round in which the median device shows nothing (m <= 0) changes
+    nothing, and what is known fades only as fast as news come in.
 
     Args:
         state: From `initial_reliability` or the last round. Not modified.
@@ -97,12 +99,10 @@ def gather_evidence(
         return state
     noise = variance.double().sqrt()
     shown = torch.maximum(torch.minimum(z.double(), _LARGEST * noise), -_LARGEST * noise)
-    weight = 1 / noise.square()
-    trust = state.trust[devices]
-    mean = _shown_by_the_believed(shown, weight, trust)
-    scatter = float((weight * (shown - trust * mean).square()).sum() / weight.sum())
-    share = 0.0 if mean == 0 else min(1.0, 4 * mean**2 / max(scatter, 1e-300))
+    typical, scatter = _typical(shown, torch.ones_like(shown))
+    share = min(1.0, 4 * typical**2 / max(scatter, float(variance.double().median())))
     keep = 1 - share * (1 - _KEEP)
+    weight = 1 / noise.square()
     total, known, square = keep * state.total, keep * state.weight, keep**2 * state.square
     total[devices] += share * weight * shown
     known[devices] += share * weight
@@ -111,12 +111,14 @@ def gather_evidence(
 
 
 def judge(state: ReliabilityState) -> ReliabilityState:
-    """Turn the evidence into trust: `c = (prior + 2*a*m/v) / (prior + m^2/v)`, cut to [-1, 1].
+    """Turn the evidence into trust: `c = odds/(prior + m^2/v)`, cut to [-1, 1], `odds = prior + 2*a*m/v`.
 
-    a is a device's average of the statistic, m the mean over those believed, v the noise of a plus the
-    scatter that honest devices show beyond it. `2*a*m/v` are the log-odds of +1 against -1 for
-    Gaussian evidence. A device like the others gets 1; one whose average vanishes tends to 0; a liar goes to
-    -1.
+    a is a device's average of the statistic, m the median of the averages, v the noise of a or the robust
+    variance of the averages about m, whichever is larger; then again with the devices weighted by c.
+    `2*a*m/v` are the log-odds of +1 against -1 for Gaussian evidence. A device with half of the typical
+    average or more gets 1; one whose average vanishes tends to 0; one whose odds are negative gets 0, and
+    less only by what they are below -10. So a device must have turned against the model for long before its
+    bits are turned round, and where the evidence says nothing, everybody counts.
 
     Args:
         state: With evidence. Not modified.
@@ -133,25 +135,27 @@ def judge(state: ReliabilityState) -> ReliabilityState:
         return state
     average = state.total[heard] / state.weight[heard]
     noise = state.square[heard] / state.weight[heard].square()
-    believed = state.trust[heard]
+    found = torch.ones_like(average)
     for _ in range(_SWEEPS):
-        mean = _shown_by_the_believed(average, 1 / noise, believed)
-        beyond = ((average - believed * mean).square() / noise).sum() - len(average)
-        variance = noise + (beyond / (1 / noise).sum()).clamp_min(0)
-        odds, typical = _PRIOR + 2 * average * mean / variance, _PRIOR + mean**2 / variance
-        believed = (odds / typical).clamp(-1, 1)
+        typical, scatter = _typical(average, found.clamp_min(0))
+        variance = noise.clamp_min(scatter)
+        odds = _PRIOR + 2 * average * typical / variance
+        odds = odds.clamp_min(0) + (odds + _AGAINST).clamp_max(0)
+        found = (odds / (_PRIOR + typical**2 / variance)).clamp(-1, 1)
     trust = state.trust.clone()
-    trust[heard] = believed
+    trust[heard] = found
     return replace(state, trust=trust)
 
 
-def _shown_by_the_believed(values: Tensor, weight: Tensor, trust: Tensor) -> float:
-    """The common m >= 0 of `values = c*m + noise`, from those who are believed.
+def _typical(values: Tensor, weight: Tensor) -> tuple[float, float]:
+    """Weighted median of what devices show, at least 0, and the squared robust deviation about it."""
+    middle = _weighted_median(values, weight)
+    deviation = _TO_DEVIATION * _weighted_median((values - middle).abs(), weight)
+    return max(0.0, middle), deviation**2
 
-    Liars would tell it as well, the other way round. But if all were taken for their opposite, everything
-    would fit again with the sign of m lost; so they are not asked. Where the believed show less than nothing,
-    m is 0, and all are believed again.
-    """
-    share = weight * trust.clamp_min(0)
-    known = float((share * trust).sum())
-    return max(0.0, float((share * values).sum()) / known) if known > 0 else 0.0
+
+def _weighted_median(values: Tensor, weight: Tensor) -> float:
+    """The smallest value with at least half of the weight at or below it."""
+    order = torch.argsort(values)
+    total = weight[order].cumsum(0)
+    return float(values[order][int(torch.searchsorted(total, total[-1] / 2))])

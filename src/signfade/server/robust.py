@@ -1,13 +1,18 @@
 """Scalars that cannot be trusted: a bound on what devices report, from what the others report.
 
-The scale a device reports is its weight in the sum, and nothing in the air limits it. An honest scale lies
-among the others': on a logarithmic axis within a few robust deviations of their median. Liars want large
-scales, so the deviation is that of the lower half, and neither it nor the median moves far while fewer than
-half of the devices lie.
+The scale a device reports is its weight in the sum, and nothing in the air limits it. An honest scale is near
+the others' on a logarithmic axis: within three robust deviations of their median and a factor of four.
+
+Breakdown point: one half. While fewer than half of the devices compared are hostile, the median of the log
+scales lies between honest ones, whatever the hostile ones report and however they divide it up between them.
+So no scale passes that is more than `LARGEST_RATIO` times the largest honest one. Means have no fixed factor:
+their median lies between honest ones too, the median absolute deviation about it is at most the range R of
+the honest means, and none passes more than `1.4826*deviations*R` beyond that range.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,109 +20,154 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_positive, check_shape
 
-__all__ = ["ScalarState", "bound_scalars", "initial_scalars"]
+__all__ = ["LARGEST_RATIO", "ScalarState", "accepted_scale", "bound_scalars", "initial_scalars"]
 
+LARGEST_RATIO = 4.0  # of a scale to the median; on digits the largest honest one is at 2 in most rounds
 _TO_DEVIATION = 1.4826  # a Gaussian's deviation over its median absolute deviation
 _SMALLEST_SPREAD = 0.1  # of log scales: devices that are all but alike may still differ by a few tenths
+_COMPARED = 25  # devices at least, if there are so many: the last ones heard, each once
+_CANDIDATES = 400  # scales that attackers try
 
 
 @dataclass(frozen=True)
 class ScalarState:
-    """What past rounds taught about honest scalars, a column for each of the S layers.
+    """The last report of each of N devices, a column for each of the S layers.
 
-    `limits` `[4, S]` holds the middle and the spread of the logarithms of the scales, then those of the means
-    in units of the typical scale; NaN until a round has been heard.
+    Attributes:
+        heard: When each device was last heard, int64 `[N]`: a count of rounds from 1; 0 is never.
+        logs: Logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not heard.
+        means: Means, float64 `[N, S]`; NaN likewise.
     """
 
-    limits: Tensor
+    heard: Tensor
+    logs: Tensor
+    means: Tensor
 
 
-def initial_scalars(layers: int = 1) -> ScalarState:
-    """Return the state that has heard nothing.
+def initial_scalars(population: int, layers: int = 1) -> ScalarState:
+    """Return the state before the first report of `population` devices.
 
     Example:
-        >>> initial_scalars(2).limits.shape
-        torch.Size([4, 2])
+        >>> initial_scalars(3, layers=2).logs.shape
+        torch.Size([3, 2])
     """
-    return ScalarState(torch.full((4, layers), torch.nan, dtype=torch.float64))
+    nothing = torch.full((population, layers), torch.nan, dtype=torch.float64)
+    return ScalarState(torch.zeros(population, dtype=torch.int64), nothing, nothing)
 
 
 def bound_scalars(
     state: ScalarState,
     mean: Tensor,
     scale: Tensor,
+    devices: Tensor | None = None,
     deviations: float = 3.0,
-    rate: float = 0.2,
     mean_step: float = 0.0,
     scale_step: float = 1.0,
 ) -> tuple[Tensor, Tensor, ScalarState]:
-    """Replace reported means and scales that the others do not make believable by the others' median.
+    """Replace reported means and scales that the others' do not support by the others' median.
 
-    With `x = ln(scale)` of the devices that are not silent, `middle = median(x)` and `spread = max(0.1,
-    1.4826*median(middle - x))` over those at or below the middle, both smoothed over rounds,
+    With `x = ln(scale)` of the devices compared, `middle = median(x)` and `spread = max(0.1,
+    1.4826*median|x - middle|)`,
 
-        scale <- exp(middle)   where   scale > exp(middle + deviations*spread),
+        scale <- exp(middle)   where   scale > exp(middle + min(deviations*spread, ln 4)),
 
-    and a mean, in units of `exp(middle)`, more than `deviations` robust deviations from this round's median
-    becomes that median. So who exaggerates beyond belief gains nothing, not even the bound. A small scale is
-    let pass: a device may be silent.
+    and a mean more than `deviations` robust deviations from the median of the means becomes that median. An
+    exaggeration beyond the bound gains nothing, not even the bound. A small scale is let pass: a device may
+    be silent. Compared are the devices of this round and, where they are fewer than 25, the last ones heard
+    before, each with its last report: a device counts once, however often it is heard.
 
     Args:
         state: From `initial_scalars` or the last round. Not modified.
         mean: Decoded means, `[K, S]`.
         scale: Decoded scales, `[K, S]`, non-negative.
-        deviations: How many robust deviations are believed.
-        rate: Weight of this round in the smoothed middle and spread; 1 forgets the past.
+        devices: Who reports them, int64 `[K]`, distinct, below N; `0 ... K-1` if None.
+        deviations: How many robust deviations are accepted.
         mean_step: Step of the means' quantiser, in units of a device's scale: a mean one step beyond the
-            others' is believed too, or all would have to be those of the majority where steps are coarse.
-        scale_step: Ratio of two neighbouring levels of the scales' quantiser: one level more is believed too.
+            others' is accepted too, or all would have to be those of the majority where steps are coarse.
+        scale_step: Ratio of two neighbouring levels of the scales' quantiser: one level more is accepted too.
 
     Returns:
-        `(mean, scale, state)`, in the shapes and dtypes given.
+        `(mean, scale, state)`, in the shapes and dtypes given. With fewer than half of the devices compared
+        hostile, a returned scale is at most `LARGEST_RATIO*scale_step` times the largest honest one.
 
     Raises:
         ValueError: Shapes that do not match, a negative scale, NaN.
 
     Example:
         >>> scale = torch.tensor([[1.0], [1.1], [0.9], [1000.0]])
-        >>> _, bounded, _ = bound_scalars(initial_scalars(), torch.zeros(4, 1), scale)
+        >>> _, bounded, _ = bound_scalars(initial_scalars(4), torch.zeros(4, 1), scale)
         >>> bounded.ravel()
         tensor([1.0000, 1.1000, 0.9000, 1.0488])
     """
-    if scale.ndim != 2 or state.limits.shape[1] != scale.shape[1]:
-        raise ValueError(f"scale must have shape [K, {state.limits.shape[1]}]; got {list(scale.shape)}")
+    if scale.ndim != 2 or state.logs.shape[1] != scale.shape[1]:
+        raise ValueError(f"scale must have shape [K, {state.logs.shape[1]}]; got {list(scale.shape)}")
     check_shape("mean", mean, tuple(scale.shape))
     check_finite("mean", mean)
     check_finite("scale", scale)
     check_positive("scale", scale, zero=True)
-    if not deviations > 0 or not 0 < rate <= 1:
-        raise ValueError(f"deviations must be positive and rate in (0, 1]; got {deviations} and {rate}")
-    limits = torch.stack([_layer(mean[:, s], scale[:, s]) for s in range(scale.shape[1])], dim=1)
-    limits = torch.where(limits.isnan(), state.limits, limits)
-    smooth = state.limits + rate * (limits - state.limits)
-    smooth = torch.where(smooth.isnan(), limits, smooth)
-    smooth[2:] = limits[2:]  # a rotation gives all devices another mean each round
-    middle, spread, centre, width = smooth.nan_to_num(0.0)
-    unit = middle.exp()
-    largest = (middle + deviations * spread).exp().to(scale) * scale_step
-    known = ~smooth[0].isnan()
-    bounded = torch.where(known & (scale > largest), unit.to(scale), scale)
-    reach = deviations * width * unit + 1.01 * mean_step * torch.maximum(bounded, unit.to(bounded))
-    low, high = ((centre * unit + side * reach).to(mean) for side in (-1, 1))
-    outside = (mean < low) | (mean > high)
-    usual = (centre * unit).to(mean)
-    return torch.where(known & outside, usual, mean), bounded, ScalarState(smooth)
+    if not deviations > 0:
+        raise ValueError(f"deviations must be positive; got {deviations}")
+    state = _remembered(state, mean, scale, torch.arange(len(scale)) if devices is None else devices)
+    compared = _compared(state.heard, len(scale))
+    middle, reach = _accepted(state.logs[compared], deviations)
+    known = ~middle.isnan()
+    unit = middle.nan_to_num(0.0).exp().to(scale)
+    largest = (middle + reach).nan_to_num(0.0).exp().to(scale) * scale_step
+    bounded = torch.where(known & (scale > largest), unit, scale)
+    centre = torch.nanquantile(state.means[compared], 0.5, dim=0)
+    width = _TO_DEVIATION * torch.nanquantile((state.means[compared] - centre).abs(), 0.5, dim=0)
+    away = (mean.double() - centre).abs()
+    outside = away > deviations * width + 1.01 * mean_step * torch.maximum(bounded, unit).double()
+    return torch.where(known & outside, centre.nan_to_num(0.0).to(mean), mean), bounded, state
 
 
-def _layer(mean: Tensor, scale: Tensor) -> Tensor:
-    """Middle and spread of one layer's log scales, then of its means over the middle scale; NaN if silent."""
-    heard = scale > 0
-    if not bool(heard.any()):
-        return torch.full((4,), torch.nan, dtype=torch.float64)
-    logs = scale[heard].double().log()
-    middle = torch.quantile(logs, 0.5)
-    spread = _TO_DEVIATION * torch.quantile(middle - logs[logs <= middle], 0.5)
-    means = mean[heard].double() / middle.exp()
-    centre = torch.quantile(means, 0.5)
-    width = _TO_DEVIATION * torch.quantile((means - centre).abs(), 0.5)
-    return torch.stack([middle, spread.clamp_min(_SMALLEST_SPREAD), centre, width])
+def accepted_scale(honest: Tensor, attackers: int, deviations: float = 3.0) -> Tensor:
+    """Return the largest scale that passes `bound_scalars` when all attackers report it.
+
+    What an attacker can reach that knows the defence and all honest scales; found by trying.
+
+    Args:
+        honest: Scales of the honest devices of the round, `[H, S]`, H at least 1.
+        attackers: How many others report one and the same scale.
+        deviations: As in `bound_scalars`.
+
+    Returns:
+        float64 `[S]`; at most `LARGEST_RATIO` times the largest honest scale for fewer than H attackers.
+
+    Example:
+        >>> accepted_scale(torch.tensor([[1.0], [1.2], [0.9]]), attackers=1).round(decimals=1)
+        tensor([2.1000], dtype=torch.float64)
+    """
+    logs = honest.double().clamp_min(1e-38).log()
+    low, high = logs.amin(dim=0), logs.amax(dim=0) + 2 * math.log(LARGEST_RATIO)
+    tried = low + torch.linspace(0, 1, _CANDIDATES, dtype=torch.float64)[:, None] * (high - low)
+    reports = torch.cat(
+        [logs.expand(_CANDIDATES, *logs.shape), tried.unsqueeze(1).expand(-1, attackers, -1)], dim=1
+    )
+    middle, reach = _accepted(reports, deviations)
+    passes = torch.where(tried <= middle + reach, tried, low)
+    return passes.amax(dim=0).exp() * (1 - 1e-6)  # below the bound in float32 as well
+
+
+def _remembered(state: ScalarState, mean: Tensor, scale: Tensor, devices: Tensor) -> ScalarState:
+    """Put this round's reports in the place of the devices' last ones."""
+    heard, logs, means = state.heard.clone(), state.logs.clone(), state.means.clone()
+    reported = scale > 0
+    heard[devices] = heard.max() + 1
+    logs[devices] = torch.where(reported, scale.double(), torch.nan).log()
+    means[devices] = torch.where(reported, mean.double(), torch.nan)
+    return ScalarState(heard, logs, means)
+
+
+def _compared(heard: Tensor, now: int) -> Tensor:
+    """Mark the last devices heard, at least `max(now, 25)` where so many were heard at all, `[N]`."""
+    recent = torch.topk(heard, min(max(now, _COMPARED), len(heard))).values[-1]
+    return heard >= recent.clamp_min(1)
+
+
+def _accepted(logs: Tensor, deviations: float) -> tuple[Tensor, Tensor]:
+    """Middle of log scales `[..., n, S]` and how far above it they are accepted, `[..., S]`; NaN if none."""
+    middle = torch.nanquantile(logs, 0.5, dim=-2)
+    away = (logs - middle.unsqueeze(-2)).abs()
+    spread = _TO_DEVIATION * torch.nanquantile(away, 0.5, dim=-2)
+    return middle, (deviations * spread.clamp_min(_SMALLEST_SPREAD)).clamp_max(math.log(LARGEST_RATIO))

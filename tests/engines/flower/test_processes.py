@@ -138,7 +138,7 @@ def test_a_deployment_interrupted_and_resumed_is_the_simulation(
     assert [record["test_accuracy"] for record in metrics] == [r["test_accuracy"] for r in records]
     assert all((r["devices"], r["refused"], r["failed"], r["missing"]) == (2, 0, 0, 0) for r in metrics)
     # a packet of a bit a weight, and less than half a kilobyte around it
-    size, sent = simulated.parameters, metrics[0]["uplink_bits"] / 8 / 2
+    size, sent = simulated.parameters, metrics[0]["wire_uplink_bits"] / 8 / 2
     assert size / 8 < sent < size / 8 + 500
     assert [line[20:] for line in folder.log_path.read_text().splitlines()] == [
         "round 0 of 3 is done, going on",

@@ -15,6 +15,7 @@ from signfade.engines.flower.layout import Start
 from signfade.engines.flower.strategy import OneBitStrategy
 from signfade.lab.config import resolve
 from signfade.lab.folder import FolderError, RunFolder
+from signfade.lab.metrics import BIT_KEYS
 from signfade.lab.train import train
 from signfade.learn.tasks import make_task
 from signfade.settings import RunSettings
@@ -84,16 +85,16 @@ def test_killed_and_resumed_equals_never_stopped(method: dict[str, Any], tmp_pat
 
 
 def test_the_folder_is_that_of_a_simulated_run(tmp_path: Path) -> None:
-    """Same files, same numbers where both know them; bits are measured instead of computed."""
+    """Same files, same numbers where both know them; what goes over the wire is measured beside them."""
     run = settings()
     play(run, tmp_path / "deployed")
     train(run, tmp_path / "simulated")
     deployed, simulated = rounds_of(tmp_path / "deployed"), rounds_of(tmp_path / "simulated")
     for mine, other in zip(deployed, simulated, strict=True):
-        for key in ("round", "test_loss", "test_accuracy", "snr_db", "devices"):
+        for key in ("round", "test_loss", "test_accuracy", "snr_db", "devices", *BIT_KEYS):
             assert mine[key] == other[key]
         assert mine["train_loss"] == pytest.approx(other["train_loss"], rel=1e-12)
-        assert mine["uplink_bits"] > other["uplink_bits"]
+        assert mine["wire_uplink_bits"] > mine["uplink_bits"] > mine["payload_bits"] > 0
         assert (mine["refused"], mine["failed"], mine["missing"]) == (0, 0, 0)
     summaries = [
         json.loads((tmp_path / name / "summary.json").read_text()) for name in ("deployed", "simulated")

@@ -28,6 +28,7 @@ from signfade.keys import stream_key
 from signfade.learn.classify import one_thread
 from signfade.learn.encode import Encoder
 from signfade.learn.packets import make_packet
+from signfade.learn.scale_range import ScaleRange
 from signfade.learn.step import make_step
 
 __all__ = ["Local", "answer", "device_number", "reply_with_bits"]
@@ -144,11 +145,12 @@ def _encode(local: Local, layout: Layout, order: Order, device: int, examples: i
         raise ValueError("a gradient is not finite")
     if order.method.aggregator == "ideal":
         return Answer(**told, packet=None, gradient=gradient, buffers=local.buffers)
-    encoder = Encoder(order.method, layout.segments)
+    encoder = Encoder(order.method, layout.segments, ScaleRange(order.exponents))
     key = stream_key(order.seed, "rotation", order.round)
     sent = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key))
     packet = make_packet(encoder, sent, 0, device=device, round=order.round)
-    return Answer(**told, packet=packet, gradient=None, buffers=local.buffers)
+    means, scales = sent.saturated[0].tolist()
+    return Answer(**told, packet=packet, gradient=None, buffers=local.buffers, saturated=(means, scales))
 
 
 def _take_model(message: Message, context: Context, layout: Layout, order: Order) -> tuple[Tensor, Buffers]:

@@ -20,13 +20,15 @@ from signfade.keys import stream_keys
 from signfade.learn.cell import make_cell
 from signfade.learn.classify import merge_buffers, one_thread
 from signfade.learn.conduct import conduct_switches
+from signfade.learn.cost import UplinkBits, uplink_bits
 from signfade.learn.defence import make_defence
-from signfade.learn.encode import Encoder
+from signfade.learn.encode import EXACT_SCALAR_BITS, Encoder
 from signfade.learn.estimate import Estimator, rule_of
 from signfade.learn.packets import decode_packets
 from signfade.learn.received import Received
 from signfade.learn.round import Uplink
 from signfade.learn.run import RunFailed, snr_quantiles
+from signfade.learn.scale_range import SaturationWatch
 from signfade.learn.step import make_step
 from signfade.learn.watch import LossWatch
 from signfade.server.update import FULL_PRECISION_BITS
@@ -69,6 +71,7 @@ class BaseStation:
         round: Number of rounds done.
         encoder: The device's half of the method.
         buffers: The model's other state.
+        sent: What the devices' answers so far count for, item by item.
 
     Raises:
         ValueError: Settings that only a simulation can follow.
@@ -84,11 +87,13 @@ class BaseStation:
         self._unit = start.step_unit
         population = settings.data.devices
         self._cell = make_cell(settings.cell, population, settings.seed)
-        rule = rule_of(settings.method)
+        rule = rule_of(settings.method, settings.defence.assumed)
         defence = make_defence(settings, self.encoder, population)
         self._estimate = Estimator(rule, self.encoder, population, settings.seed, self._cell, defence)
         self._step = make_step(settings.server, start.weights, start.step_unit)
         self._watch = LossWatch()
+        self._saturation = SaturationWatch(settings.method.side_bits or 0)
+        self.sent = UplinkBits()
         # Signs a weight that are still cheaper than the weight itself.
         self._moves: deque[bytes] = deque(maxlen=FULL_PRECISION_BITS - 1)
 
@@ -123,6 +128,8 @@ class BaseStation:
         shares = counts / counts.sum()
         shares /= shares.sum()  # as the simulator does
         uplink = self._uplink(answers, devices, shares)
+        buffers = EXACT_SCALAR_BITS * sum(buffer.numel() for buffer in self.buffers.values())
+        self.sent += uplink_bits(self.encoder, self.settings.cell, buffers).times(len(answers))
         try:
             estimate, _ = self._estimate(uplink, self.round)
             self._step.apply(estimate, self.round)
@@ -131,10 +138,19 @@ class BaseStation:
         if self.buffers:
             merged = merge_buffers([[answer.buffers[name] for name in self.buffers] for answer in answers])
             self.buffers = dict(zip(self.buffers, merged))
-        warning = self._watch.look(uplink.loss, self.round + 1)
+        warnings = [self._watch.look(uplink.loss, self.round + 1), *self._saturated(answers)]
+        warning = "; ".join(text for text in warnings if text is not None) or None
         by_sign = self.settings.server.downlink == "sign" and bool(estimate.any())
         move = pack_signs(sign(estimate)).numpy().tobytes() if by_sign else b""
         return Heard(uplink.loss, snr_quantiles(uplink, self._cell), warning), move
+
+    def _saturated(self, answers: Sequence[Answer]) -> list[str]:
+        """Return warnings about quantisers that saturate."""
+        if not self.encoder.quantised:
+            return []
+        counts = torch.tensor([answer.saturated for answer in answers])
+        uses = len(answers) * len(self.encoder.segments)
+        return self._saturation.look(counts, uses, self.round + 1 >= self.settings.rounds)
 
     def _uplink(self, answers: Sequence[Answer], devices: np.ndarray, shares: np.ndarray) -> Uplink:
         """Let the bits pass through the air."""
@@ -186,6 +202,8 @@ class BaseStation:
         """Return everything that a continued run needs, by the simulator's names."""
         parts = {"step": self._step.state(), "task": self.buffers, "watch": self._watch.state()}
         parts |= {name: part.state() for name, part in self._estimate.parts().items()}
+        if self.encoder.quantised:
+            parts["saturation"] = self._saturation.state()
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
@@ -200,5 +218,7 @@ class BaseStation:
         self._watch.restore(part("watch"))
         for name, keeper in self._estimate.parts().items():
             keeper.restore(part(name))
+        if self.encoder.quantised:
+            self._saturation.restore(part("saturation"))
         self._moves.clear()
         self.round = round

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple
 from logging import INFO
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from signfade.engines.flower.wire import (
 from signfade.lab.config import resolve
 from signfade.lab.folder import RunFolder
 from signfade.lab.train import RunFailed, play, where_to_begin
+from signfade.learn.cost import UplinkBits
 from signfade.learn.round import choose_devices
 from signfade.settings import RunSettings
 
@@ -170,7 +172,8 @@ class OneBitStrategy(Strategy):
                 content[STEP] = ArrayRecord(rest)
         elif station.buffers:
             content[ARRAYS] = Layout({}, station.layout.buffers).record(torch.zeros(0), station.buffers)
-        order = Order(round, self.settings.seed, self.settings.method, known=known)
+        method, exponents = self.settings.method, station.encoder.range.exponents
+        order = Order(round, self.settings.seed, method, known=known, exponents=exponents)
         content[RECORD], content[_CONFIG] = write_order(order), config
         return content
 
@@ -335,13 +338,16 @@ class OneBitStrategy(Strategy):
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by the simulator's names."""
-        measured = torch.tensor([8 * self.judge.uplink_bytes, 8 * self.downlink_bytes], dtype=torch.int64)
-        return self.station.state() | {"bits": measured}
+        measured = [8 * self.judge.uplink_bytes, 8 * self.downlink_bytes]
+        bits = torch.tensor([*measured, *astuple(self.station.sent)], dtype=torch.int64)
+        return self.station.state() | {"bits": bits}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
         """Go on from what `state` returned after `round` rounds."""
         self.station.restore(tensors, round)
-        self.judge.uplink_bytes, self.downlink_bytes = (int(bits) // 8 for bits in tensors["bits"])
+        up, down, *sent = tensors["bits"].tolist()
+        self.judge.uplink_bytes, self.downlink_bytes = up // 8, down // 8
+        self.station.sent = UplinkBits(*sent)
 
 
 def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:

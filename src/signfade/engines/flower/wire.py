@@ -1,7 +1,8 @@
 """What the server tells a device and what the device answers, as Flower's records.
 
-An order is the record "signfade" (round, seed, method) beside the model: the record "arrays" with the whole
-of it or, where the downlink is by signs and the device kept up, packed signs for each round since.
+An order is the record "signfade" (round, seed, method, range of the scales) beside the model: the record
+"arrays" with the whole of it or, where the downlink is by signs and the device kept up, packed signs for each
+round since.
 An answer is the record "signfade" with the bytes of a `Packet`, a loss and a number of samples.
 """
 
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 RECORD, ARRAYS, STEP = "signfade", "arrays", "step"
-_VERSION = 1
+_VERSION = 2
 _MOST_SAMPLES = 2**53
 
 
@@ -81,6 +82,8 @@ class Order:
         presence: Whether the device only says who it is.
         known: How to get from the weights the device has to those of the round; None where the downlink is
             in full.
+        exponents: Of the range of the scales where they are quantised, one a layer; None before there are
+            any.
     """
 
     round: int
@@ -88,6 +91,7 @@ class Order:
     method: MethodSettings
     presence: bool = False
     known: Known | None = None
+    exponents: tuple[int, ...] | None = None
 
 
 def digest(weights: Tensor) -> int:
@@ -104,6 +108,8 @@ def write_order(order: Order) -> ConfigRecord:
         "presence": order.presence,
         "method": order.method.model_dump_json(),
     }
+    if order.exponents is not None:
+        words["exponents"] = list(order.exponents)
     if order.known is not None:
         words |= {
             "server": order.known.server.model_dump_json(),
@@ -136,7 +142,8 @@ def read_order(content: RecordDict) -> Order:
             digest=int(words["digest"]),
         )
     method = MethodSettings.model_validate(json.loads(words["method"]))
-    return Order(int(words["round"]), int(words["seed"]), method, bool(words["presence"]), known)
+    exponents = None if "exponents" not in words else tuple(int(exponent) for exponent in words["exponents"])
+    return Order(int(words["round"]), int(words["seed"]), method, bool(words["presence"]), known, exponents)
 
 
 @dataclass(frozen=True)
@@ -162,6 +169,7 @@ class Answer:
         packet: Its bits; None for `ideal`.
         gradient: Its gradient in full, `[M]`, for `ideal`; None for all others.
         buffers: The model's other state after its pass.
+        saturated: How many of its means and of its scales were beyond their quantiser's range.
     """
 
     device: int
@@ -170,12 +178,15 @@ class Answer:
     packet: Packet | None
     gradient: Tensor | None
     buffers: Buffers
+    saturated: tuple[int, int] = (0, 0)
 
     def record(self, layout: Layout) -> RecordDict:
         """Return it as the content of a reply."""
         words: dict[str, Any] = {"loss": self.loss, "examples": self.examples}
         if self.packet is not None:
             words["packet"] = self.packet.to_bytes()
+        if any(self.saturated):
+            words["saturated"] = list(self.saturated)
         if self.gradient is not None:
             words |= {
                 "device": self.device,
@@ -229,7 +240,8 @@ def read_answer(content: RecordDict, encoder: Encoder, layout: Layout, devices: 
         raise BadAnswer(f"its packet is damaged: {error}") from error
     except ValueError as error:
         raise BadAnswer(str(error)) from error
-    return Answer(device, loss, examples, packet, gradient, buffers)
+    saturated = _saturated(words, len(encoder.segments))
+    return Answer(device, loss, examples, packet, gradient, buffers, saturated)
 
 
 def _words(content: RecordDict) -> dict[str, Any]:
@@ -249,6 +261,15 @@ def _examples(words: dict[str, Any]) -> int:
     if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= _MOST_SAMPLES:
         raise BadAnswer(f"its number of samples must be a positive integer; got {examples!r}")
     return examples
+
+
+def _saturated(words: dict[str, Any], most: int) -> tuple[int, int]:
+    """Return how many means and scales saturated, each at most one a layer; none where nothing is said."""
+    said = words.get("saturated", [0, 0])
+    right = isinstance(said, list) and len(said) == 2 and all(type(n) is int and 0 <= n <= most for n in said)
+    if not right:
+        raise BadAnswer(f"its saturated must be two numbers from 0 to {most}; got {str(said)[:50]}")
+    return said[0], said[1]
 
 
 def _gradient(data: object, size: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from signfade.experiments.studies.attacks import ATTACKS
 from signfade.experiments.studies.devices import DEVICES
 from signfade.experiments.studies.joint.study import JOINT
 from signfade.experiments.studies.paper.study import PAPER
@@ -13,7 +14,7 @@ from signfade.experiments.studies.study import Part, Study
 
 __all__ = ["STUDIES", "choose", "parts_by_name"]
 
-STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES)
+STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS)
 
 
 def parts_by_name() -> dict[str, Part]:

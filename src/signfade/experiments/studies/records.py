@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from signfade.experiments.studies.document import write_text
-from signfade.lab.config import deciding, load
+from signfade.lab.config import deciding, load, resolve
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
 from signfade.lab.toml import flatten
@@ -49,6 +49,7 @@ _KEPT = (
     "rounds_to_loss_1",
     "rounds_to_accuracy_09",
     "uplink_bits",
+    "payload_bits",
     "channel_uses",
     "downlink_bits",
     "parameters",
@@ -221,7 +222,7 @@ def read_folder(path: Path, settings: RunSettings | None = None) -> Record | Non
     if summary is None and not lost:
         return None
     if settings is None:
-        settings = load(folder.config_path)
+        settings = resolve(deciding(folder.config()))
     metrics = folder.read_metrics()
     if summary is None:
         summary = summarise(metrics, name="", seed=0, method="", parameters=0, devices=0)

@@ -197,7 +197,8 @@ class Runner:
             results, blocks = self.results(study.parts), list[Block]()
             for part in filter(self.complete, study.parts):
                 blocks += part.render(results)
-            written += update_page(self.docs / study.host, blocks) if blocks else []
+            if blocks and (self.docs / study.host).exists():
+                written += update_page(self.docs / study.host, blocks)
         parts = [part for study in studies for part in study.parts]
         wants = [want.settings for part in parts for want in part.wants(self.scale, self.records)]
         found = [record for settings in wants if (record := self.records.whole(settings)) is not None]

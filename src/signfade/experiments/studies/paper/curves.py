@@ -183,7 +183,10 @@ def _render_quantisation(results: Results) -> list[Block]:
         [name, *(ours_text(at_bits(results, prior, bits)) for prior in _PRIORS)]
         for name, bits in zip(names, _BITS)
     ]
-    words = words_of("fig-quantisation", pair=pair_text(QUANTISATION_PAIR))
+    coarse = [record for prior in _PRIORS for bits in _BITS[:-1] for record in at_bits(results, prior, bits)]
+    older = any(record.value("payload_bits") is None for record in coarse)  # not kept by older versions
+    grid = words_of("fig-quantisation", "older" if older else "following")
+    words = words_of("fig-quantisation", pair=pair_text(QUANTISATION_PAIR), range=grid)
     note = words_of("fig-quantisation", "note", results.scale)
     about = "Test accuracy against the bits for each scalar, for both priors"
     heads = ["bits per scalar", *(METHODS[prior].label for prior in _PRIORS)]

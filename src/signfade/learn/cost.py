@@ -1,0 +1,140 @@
+"""What a device sends in a round, item by item, and the symbols that takes."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+
+from signfade.device import packet_overhead
+from signfade.learn.encode import EXACT_SCALAR_BITS, Encoder
+from signfade.learn.side import codeword
+from signfade.settings import CellSettings
+
+__all__ = ["UplinkBits", "channel_uses", "uplink_bits"]
+
+
+@dataclass(frozen=True)
+class UplinkBits:
+    """Bits sent, by what they are for.
+
+    Attributes:
+        signs: One a coordinate, after a rotation its padding included; 32 a weight for `ideal`.
+        scalars: Means and scales.
+        header: The packet's header and CRC-32, and what fills its sections up to whole bytes.
+        pilots: Known symbols, as many bits as they could have carried.
+        code: Redundancy of a codeword, its check included, and signs that are repeated over the air.
+        buffers: Numbers of the model that are not trained, 32 bits each.
+
+    Example:
+        >>> UplinkBits(signs=300, scalars=16) + UplinkBits(signs=300, header=260)
+        UplinkBits(signs=600, scalars=16, header=260, pilots=0, code=0, buffers=0)
+    """
+
+    signs: int = 0
+    scalars: int = 0
+    header: int = 0
+    pilots: int = 0
+    code: int = 0
+    buffers: int = 0
+
+    @property
+    def payload(self) -> int:
+        """Signs and scalars, which is all that the paper counts."""
+        return self.signs + self.scalars
+
+    @property
+    def total(self) -> int:
+        """All items together."""
+        return sum(astuple(self))
+
+    def __add__(self, other: UplinkBits) -> UplinkBits:
+        """Add item by item."""
+        return UplinkBits(*(a + b for a, b in zip(astuple(self), astuple(other))))
+
+    def times(self, devices: int) -> UplinkBits:
+        """Return what so many devices send.
+
+        Example:
+            >>> UplinkBits(signs=300, pilots=4).times(20).total
+            6080
+        """
+        return UplinkBits(*(devices * bits for bits in astuple(self)))
+
+    def record(self) -> dict[str, int]:
+        """Return the numbers by their names in metrics.jsonl.
+
+        Example:
+            >>> list(UplinkBits().record())[:4]
+            ['uplink_bits', 'payload_bits', 'bits.signs', 'bits.scalars']
+        """
+        items = {f"bits.{one.name}": getattr(self, one.name) for one in fields(self)}
+        return {"uplink_bits": self.total, "payload_bits": self.payload, **items}
+
+
+def uplink_bits(encoder: Encoder, cell: CellSettings, buffers: int = 0) -> UplinkBits:
+    """Return what one device sends in this round.
+
+    Signs and scalars go as one `Packet`. Coded scalars go as a codeword beside it, and over the air signs go
+    without a packet. `ideal` is charged for its weights alone.
+
+    Args:
+        encoder: The device's half of the method, with the range of the round: the first round's scales take
+            16 bits where they are quantised.
+        cell: Section `cell` of the configuration.
+        buffers: Bits of the model's buffers.
+
+    Returns:
+        The bits, item by item.
+
+    Raises:
+        ValueError: The code cannot carry the scalars.
+
+    Example:
+        >>> from signfade.settings import MethodSettings
+        >>> uplink_bits(Encoder(MethodSettings(aggregator="sbfl"), (300,)), CellSettings(perfect=True))
+        UplinkBits(signs=300, scalars=64, header=252, pilots=0, code=0, buffers=0)
+    """
+    if encoder.method.aggregator == "ideal":
+        return UplinkBits(signs=EXACT_SCALAR_BITS * sum(encoder.layers), buffers=buffers)
+    layers = len(encoder.segments) if encoder.sends_scalars else 0
+    mean_bits, scale_bits = encoder.scalar_bits
+    scalars = layers * ((mean_bits or EXACT_SCALAR_BITS) + (scale_bits or EXACT_SCALAR_BITS))
+    together, coded = cell.access == "over_the_air", cell.side_info == "coded" and layers > 0
+    packed_signs, packed_layers = 0 if together else encoder.size, 0 if coded else layers
+    header = 0
+    if packed_signs or packed_layers:
+        header = packet_overhead(packed_signs, packed_layers, mean_bits, scale_bits)
+    code = (cell.repeats - 1) * encoder.size if together else 0
+    if coded:
+        code += codeword(encoder, cell).length - scalars
+    pilots = cell.pilots * _bits_a_symbol(cell) if cell.csi == "pilot" else 0
+    return UplinkBits(encoder.size, scalars, header, pilots, code, buffers)
+
+
+def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
+    """Return how many symbols a round of so many devices takes, of all subchannels together.
+
+    A packet and a codeword take a symbol for each bit or two; pilots are symbols. Over the air all devices'
+    signs share theirs. Buffers are not counted.
+
+    Args:
+        encoder: The device's half of the method, with the range of the round.
+        cell: Section `cell` of the configuration.
+        devices: Number of devices heard.
+
+    Example:
+        >>> from signfade.settings import MethodSettings
+        >>> encoder = Encoder(MethodSettings(aggregator="signsgd"), (300,))
+        >>> channel_uses(encoder, CellSettings(csi="pilot", pilots=4), 20)  # 300 signs, 252 bits of header
+        11120
+    """
+    bits, a_symbol = uplink_bits(encoder, cell), _bits_a_symbol(cell)
+    together, coded = cell.access == "over_the_air", cell.side_info == "coded" and encoder.sends_scalars
+    word = codeword(encoder, cell).length if coded else 0
+    packet = bits.header + (0 if together else bits.signs) + (0 if coded else bits.scalars)
+    alone = -(-packet // a_symbol) + -(-word // a_symbol) + bits.pilots // a_symbol
+    shared = cell.repeats * -(-bits.signs // a_symbol) if together else 0
+    return shared + devices * alone
+
+
+def _bits_a_symbol(cell: CellSettings) -> int:
+    return 2 if cell.modulation == "qpsk" else 1
