@@ -28,7 +28,8 @@ def test_markdown_with_its_figures_in_both_formats(tmp_path: Path) -> None:
 
 
 def test_only_named_tables_and_figures_of_a_page_by_hand_are_replaced(tmp_path: Path) -> None:
-    text = "Words.\n\n<!-- mine -->\n| old |\n<!-- end -->\n\n<!-- other -->\n| stays |\n<!-- end -->\n![x](figures/line.png)\n"
+    text = "Words.\n\n<!-- mine -->\n| old |\n<!-- end -->\n\n<!-- other -->\n| stays |\n<!-- end -->\n"
+    text += "![x](figures/line.png)\n"
     (tmp_path / "page.md").write_text(text)
     blocks = [
         Text("not there"),

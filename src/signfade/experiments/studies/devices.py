@@ -163,7 +163,8 @@ def _part(switch: str, title: str, names: tuple[str, ...]) -> Part:
         picture = picture_or_missing(figure, f"devices-{switch}", title)
         if names[0] not in found:
             return [picture]
-        rows = [_row(name, records, found[names[0]]) for name, records in found.items()]
+        ended = sorted(found, key=lambda name: all(record.diverged for record in found[name]))
+        rows = [_row(name, found[name], found[names[0]]) for name in ended]
         heads = [switch, "accuracy", f"against {names[0]}", "rounds to 0.9", "seeds"]
         return [picture, Table(heads, rows, name=switch)]
 
