@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 from signfade.experiments.studies.attacks import ATTACKS
 from signfade.experiments.studies.devices import DEVICES
-from signfade.experiments.studies.joint.study import JOINT
+from signfade.experiments.studies.joint.ladder import JOINT_LADDER
+from signfade.experiments.studies.joint.rotated import JOINT_ROTATED
+from signfade.experiments.studies.joint.training import JOINT_TRAINING
 from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.radio import RADIO
 from signfade.experiments.studies.study import Part, Study
 
 __all__ = ["STUDIES", "choose", "parts_by_name"]
 
+_JOINT_PARTS = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
+JOINT = Study("joint", "The joint posterior", "joint", _JOINT_PARTS, host="bfl.md")
 STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -23,101 +22,8 @@ from signfade.settings import RunSettings
 
 __all__ = ["DEVICES"]
 
-_BASE = {
-    "name": "devices",
-    "rounds": 150,
-    "data.name": "digits",
-    "data.devices": 20,
-    "data.split": "two-chunks",
-    "data.batch": 32,
-    "method.aggregator": "sbfl",
-    "method.rotation": "hadamard",
-    "server.step": 3e-2,
-}
-_FLIP = {"attack.kind": "sign-flip", "attack.fraction": 0.3}
-_INFLATE = {"attack.kind": "scale-inflation", "attack.fraction": 0.05, "attack.strength": 1000.0}
-_RANDOM = {"attack.kind": "random-bits", "attack.fraction": 0.3}
-_COLLUDE = {**_RANDOM, "attack.collude": True}
-_JUDGED = {"defence.reliability": True}
-_BOUND = {"defence.bound_scales": True}
-_IID = {"data.split": "iid"}
-_UNROTATED = {"method.rotation": "none", "server.step": 2e-2}
-_SMALL_STEP = {"server.step": 1e-2}
 _FEEDBACK = {"method.error_feedback": 1.0}
-_ASSUMED = "as assumed"
-
-_VARIANTS = Variants(
-    _BASE,
-    {
-        _ASSUMED: {},
-        "1 of 20 inflates": _INFLATE,
-        "inflates, bounded": {**_INFLATE, **_BOUND},
-        "honest, bounded": _BOUND,
-        "30 % flip": _FLIP,
-        "flip, judged": {**_FLIP, **_JUDGED},
-        "honest, judged": _JUDGED,
-        "flip 0.1": {"method.flip": 0.1},
-        "flip 0.25": {"method.flip": 0.25},
-        "flip 0.4": {"method.flip": 0.4},
-        "flip 0.4, debiased": {"method.flip": 0.4, "method.debias": True},
-        "30 % drop out": {"presence.dropout": 0.3},
-        "30 % late by 3": {"presence.late": 0.3, "presence.staleness": 3},
-        "30 % late by 10": {"presence.late": 0.3, "presence.staleness": 10},
-        "half at 10 dB less": {"presence.limited": 0.5},
-        "feedback": _FEEDBACK,
-        "third of the step": _SMALL_STEP,
-        "third, feedback": {**_FEEDBACK, **_SMALL_STEP},
-        "unrotated": _UNROTATED,
-        "unrotated, feedback": {**_UNROTATED, **_FEEDBACK},
-        "noise 1": {"method.sign_noise": 1.0},
-        "unrotated, noise 1": {**_UNROTATED, "method.sign_noise": 1.0},
-        "unrotated, layers": {**_UNROTATED, "method.scales": "layer"},
-        "30 % random": _RANDOM,
-        "random, judged": {**_RANDOM, **_JUDGED},
-        "30 % collude": _COLLUDE,
-        "collude, judged": {**_COLLUDE, **_JUDGED},
-        "iid": _IID,
-        "iid, 30 % flip": {**_IID, **_FLIP},
-        "iid, flip, judged": {**_IID, **_FLIP, **_JUDGED},
-    },
-)
-# By switch: the title, and the variants it compares with the first of them.
-_SWITCHES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "presence": (
-        "Absent, late or weak devices",
-        (_ASSUMED, "30 % drop out", "30 % late by 3", "30 % late by 10", "half at 10 dB less"),
-    ),
-    "feedback": (
-        "Error feedback",
-        (
-            _ASSUMED,
-            "feedback",
-            "third of the step",
-            "third, feedback",
-            "unrotated",
-            "unrotated, feedback",
-        ),
-    ),
-    "sign-noise": ("Noise before the sign", (_ASSUMED, "noise 1", "unrotated", "unrotated, noise 1")),
-    "scales": ("Scales by layer", (_ASSUMED, "unrotated", "unrotated, layers")),
-    "privacy": ("Privacy", (_ASSUMED, "flip 0.1", "flip 0.25", "flip 0.4", "flip 0.4, debiased")),
-    "inflation": (
-        "One device of twenty inflates its scale",
-        (_ASSUMED, "1 of 20 inflates", "inflates, bounded", "honest, bounded"),
-    ),
-    "flippers": (
-        "Thirty percent flip their signs",
-        (_ASSUMED, "30 % flip", "flip, judged", "honest, judged"),
-    ),
-    "flippers-iid": (
-        "Thirty percent flip their signs, even data",
-        ("iid", "iid, 30 % flip", "iid, flip, judged"),
-    ),
-    "random-bits": (
-        "Thirty percent send random bits",
-        (_ASSUMED, "30 % random", "random, judged", "30 % collude", "collude, judged"),
-    ),
-}
+_VARIANTS = Variants.read("devices.toml")
 
 
 def _row(name: str, records: list[Record], first: list[Record]) -> list[str]:
@@ -145,11 +51,11 @@ def _draw_privacy(axis: Axes, found: Mapping[str, Sequence[Record]]) -> None:
     axis.set(title="Accuracy at the end", xlabel="epsilon of one bit (triangles: debiased)", ylim=(0, 1))
 
 
-def _part(switch: str, title: str, names: tuple[str, ...]) -> Part:
-    variants = replace(_VARIANTS, times=2) if switch == "inflation" else _VARIANTS
+def _part(switch: str) -> Part:
+    title, (first, *_) = (_VARIANTS.switches[switch][key] for key in ("title", "variants"))
 
     def render(results: Results) -> list[Block]:
-        found = variants.found(results, names)
+        found = _VARIANTS.found(results, switch)
         panels = 3 if switch == "privacy" else 2
         with figure_style():
             figure = new_figure((4.4 * panels, 3.2), results.scale)
@@ -161,14 +67,14 @@ def _part(switch: str, title: str, names: tuple[str, ...]) -> Part:
             if lines:
                 figure.legend(lines, labels, loc="outside lower center", ncols=min(len(labels), 4))
         picture = picture_or_missing(figure, f"devices-{switch}", title)
-        if names[0] not in found:
+        if first not in found:
             return [picture]
         ended = sorted(found, key=lambda name: all(record.diverged for record in found[name]))
-        rows = [_row(name, found[name], found[names[0]]) for name in ended]
-        heads = [switch, "accuracy", f"against {names[0]}", "rounds to 0.9", "seeds"]
+        rows = [_row(name, found[name], found[first]) for name in ended]
+        heads = [switch, "accuracy", f"against {first}", "rounds to 0.9", "seeds"]
         return [picture, Table(heads, rows, name=switch)]
 
-    return Part(f"devices-{switch}", title, "ours", render, variants.wants(names))
+    return Part(f"devices-{switch}", title, "ours", render, _VARIANTS.wants(switch))
 
 
 # -- what error feedback leaves of the regression's excess loss ----------------------------------------------
@@ -257,7 +163,7 @@ DEVICES = Study(
     "Devices that are absent, private or hostile",
     "devices",
     (
-        *(_part(switch, title, names) for switch, (title, names) in _SWITCHES.items()),
+        *map(_part, _VARIANTS.switches),
         Part(
             "devices-feedback-regression",
             "Error feedback in the regression",

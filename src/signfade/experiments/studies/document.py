@@ -73,12 +73,6 @@ def picture_or_missing(figure: Figure, name: str, about: str) -> Block:
 def write_markdown(title: str, opening: Iterable[str], sections: dict[str, list[Block]], path: Path) -> Path:
     """Write a page to `path` and its figures, PNG and SVG, to the folder `results` beside it.
 
-    Args:
-        title: of the page.
-        opening: paragraphs before the first section.
-        sections: blocks by heading.
-        path: of the page.
-
     Raises:
         FolderError: the place cannot be written to.
     """
@@ -99,10 +93,7 @@ def write_markdown(title: str, opening: Iterable[str], sections: dict[str, list[
 
 
 def update_page(path: Path, blocks: Iterable[Block]) -> list[Path]:
-    """Replace the named tables of a page written by hand, and its figures (PNG) in the folder `figures`.
-
-    Returns:
-        The files written; a name that the page does not have is left out.
+    """Replace the named tables of a page written by hand and its figures (PNG); return the files written.
 
     Raises:
         FolderError: the page cannot be read or written.

@@ -28,63 +28,7 @@ from signfade.uplink import PolarCode, align, draw_fading, refine_gain, send_cod
 
 __all__ = ["RADIO"]
 
-_BANDWIDTH = 1e6  # mean SNRs of -4 to 15 dB
-_BASE = {
-    "name": "radio",
-    "rounds": 120,
-    "data.name": "digits",
-    "data.devices": 20,
-    "cell.bandwidth_hz": _BANDWIDTH,
-    "method.aggregator": "sbfl",
-    "method.rotation": "hadamard",
-    "method.debias": True,
-    "method.side_bits": 8,
-    "server.step": 3e-2,
-}
-_AIR = {"cell.access": "over_the_air", "cell.precoding": "inversion"}
-# A vote has no scale, so its step is one of its own: the best of a few, as in examples/digits.toml.
-_VOTE = {
-    "method.aggregator": "signsgd",
-    "method.tie": "plus",
-    "method.rotation": "none",
-    "method.debias": False,
-    "server.step": 2e-2,
-}
-_ASSUMED = "assumed"  # what the paper takes for granted: trained once, shown with every switch
-_CHANGES: dict[str, dict[str, dict[str, Any]]] = {
-    "side_info": {
-        _ASSUMED: {},
-        "coded 1-4": {"cell.side_info": "coded", "cell.code_rate": 0.25},
-        "coded 1-2": {"cell.side_info": "coded", "cell.code_rate": 0.5},
-        "coded 1-2 drop": {"cell.side_info": "coded", "cell.code_rate": 0.5, "cell.outage": "drop"},
-    },
-    "csi": {
-        _ASSUMED: {},
-        "4 pilots": {"cell.csi": "pilot", "cell.pilots": 4},
-        "1 pilot": {"cell.csi": "pilot", "cell.pilots": 1},
-        "1 pilot naive": {"cell.csi": "pilot", "cell.pilots": 1, "cell.csi_error": "naive"},
-    },
-    "modulation": {
-        _ASSUMED: {},
-        "qpsk": {"cell.modulation": "qpsk"},
-        "qpsk, coded, 4 pilots": {
-            "cell.modulation": "qpsk",
-            "cell.side_info": "coded",
-            "cell.csi": "pilot",
-            "cell.pilots": 4,
-        },
-    },
-    "access": {
-        _ASSUMED: {},
-        "air x 20": {**_AIR, "cell.repeats": 20},
-        "air x 20, step 1e-2": {**_AIR, "cell.repeats": 20, "server.step": 1e-2},
-        "air x 20, 13 dB less": {**_AIR, "cell.repeats": 20, "cell.power_dbm": 10.0},
-        "air x 1": _AIR,
-        "phase x 20": {**_AIR, "cell.precoding": "phase", "cell.repeats": 20},
-        "orthogonal vote": _VOTE,
-        "air vote x 20": {**_VOTE, **_AIR, "cell.repeats": 20},
-    },
-}
+_VARIANTS = Variants.read("radio.toml")
 _LAST = 4  # evaluations whose mean is the accuracy of a run: where a step is long for its link, one is luck
 
 
@@ -274,7 +218,7 @@ def _measure_access(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     """Normalised errors of the sum of 20 independent Gaussian gradients, by access, precoding and rule."""
     say("radio-access: errors of the sum, over the air and one device at a time")
     size = 400
-    cell = make_cell(CellSettings(bandwidth_hz=_BANDWIDTH), _DEVICES, seed=0)
+    cell = make_cell(CellSettings(bandwidth_hz=_VARIANTS.base["cell.bandwidth_hz"]), _DEVICES, seed=0)
     zero, kappa = torch.zeros(_DEVICES), torch.full((_DEVICES,), math.sqrt(2 / math.pi))
     found: dict[str, list[float]] = {}
     for t in range(scale.draws // 1000):
@@ -348,18 +292,16 @@ def _training_row(name: str, records: list[Record]) -> list[str]:
 
 def _part(
     switch: str,
-    title: str,
-    about: str,
     panels: int = 0,
     measure: Measure | None = None,
     tables: Callable[[dict[str, Any]], list[Block]] | None = None,
     draw: Callable[[Sequence[Axes], dict[str, Any]], None] | None = None,
 ) -> Part:
-    name, variants = f"radio-{switch}", Variants(_BASE, _CHANGES[switch])
+    name, texts = f"radio-{switch}", _VARIANTS.switches[switch]
 
     def render(results: Results) -> list[Block]:
         data = results.measured.get(name)
-        found = variants.found(results, list(variants.changes))
+        found = _VARIANTS.found(results, switch)
         with figure_style():
             figure = new_figure((3.4 * (panels + 2), 3.6), results.scale)
             axes = figure.subplots(1, panels + 2, squeeze=False)[0]
@@ -369,7 +311,7 @@ def _part(
             lines, labels = axes[-2].get_legend_handles_labels()
             if lines:
                 figure.legend(lines, labels, loc="outside lower right", ncols=min(len(labels), 5))
-        blocks = [picture_or_missing(figure, name, about)]
+        blocks = [picture_or_missing(figure, name, texts["about"])]
         if tables is not None:
             blocks += [Text("Missing.")] if data is None else tables(data)
         heads = ["", "accuracy", "rounds to 0.9", "million channel uses", "error, median"]
@@ -377,8 +319,8 @@ def _part(
         return [*blocks, Table(heads, rows, name=switch) if rows else Text("Training: missing.")]
 
     cost = 60.0 if measure else 0.0
-    wants = variants.wants(list(variants.changes))
-    return Part(name, title, "ours", render, wants, measure, ("draws",) if measure else (), cost)
+    depends = ("draws",) if measure else ()
+    return Part(name, texts["title"], "ours", render, _VARIANTS.wants(switch), measure, depends, cost)
 
 
 RADIO = Study(
@@ -386,34 +328,10 @@ RADIO = Study(
     "The radio, without the paper's assumptions",
     "radio",
     (
-        _part(
-            "side_info",
-            "Scalars as codewords",
-            "Codewords lost at one SNR and over fading, accuracy and rounds to 0.9",
-            2,
-            _measure_words,
-            _words_tables,
-            _draw_words,
-        ),
-        _part(
-            "csi",
-            "Gains and noise from pilots",
-            "Error by number of pilots, accuracy and rounds to 0.9",
-            1,
-            _measure_pilots,
-            _pilots_tables,
-            _draw_pilots,
-        ),
-        _part("modulation", "Two bits per symbol", "Accuracy and rounds to 0.9"),
-        _part(
-            "access",
-            "All devices at once",
-            "Error of the sum and accuracy, over the air and one at a time",
-            1,
-            _measure_access,
-            _access_tables,
-            _draw_access,
-        ),
+        _part("side_info", 2, _measure_words, _words_tables, _draw_words),
+        _part("csi", 1, _measure_pilots, _pilots_tables, _draw_pilots),
+        _part("modulation"),
+        _part("access", 1, _measure_access, _access_tables, _draw_access),
     ),
     host="radio.md",
 )

@@ -209,11 +209,7 @@ def shared_seeds(one: Iterable[Record], other: Iterable[Record]) -> tuple[list[R
 
 
 def read_folder(path: Path, settings: RunSettings | None = None) -> Record | None:
-    """Return the record of a run folder; None while the run has not finished or diverged.
-
-    Raises:
-        FolderError: a damaged folder.
-    """
+    """Return the record of a run folder; None while the run has not finished or diverged."""
     folder = RunFolder(path)
     if not folder.config_path.exists():
         return None

@@ -106,15 +106,9 @@ class Runner:
         execute: Callable[[list[PlannedRun]], Mapping[Path, str]],
         note: Callable[[str], None],
     ) -> dict[Path, str]:
-        """Measure and run what is missing until nothing is.
+        """Measure and run what is missing until nothing is; return why runs failed, by folder.
 
-        Args:
-            parts: of any studies.
-            execute: runs what it is given and returns why runs failed, by folder.
-            note: receives a sentence about what is being measured.
-
-        Returns:
-            Why runs failed, by folder; a run that diverged has a record and has not failed.
+        `execute` runs what it is given and returns why runs failed; a run that diverged has not failed.
         """
         for part in parts:
             if part.measure is not None and self.measurement(part) is None:
@@ -170,24 +164,13 @@ class Runner:
         return write_markdown(study.title, opening, sections, folder / f"{study.page}.md")
 
     def write(self, studies: Sequence[Study], parts: Sequence[Part]) -> list[Path]:
-        """Write one page per study about its parts among `parts`, from what is finished, and the records.
-
-        Returns:
-            The pages and the records, without the figures.
-        """
+        """Write one page per study about its parts among `parts`, and the records; return their paths."""
         chosen = [(study, [part for part in study.parts if part in parts]) for study in studies]
         pages = [self._page(study, mine, self.folder) for study, mine in chosen if mine]
         return [*pages, self.records.write(self.folder / "runs.json")]
 
     def write_docs(self, studies: Sequence[Study]) -> list[Path]:
-        """Write the studies' tables and figures to the docs, with the data needed to draw them again.
-
-        Args:
-            studies: all of them, or the records of the others would be lost.
-
-        Returns:
-            The pages and the data that were written.
-        """
+        """Write the tables and figures of all studies to the docs, with the data to draw them again."""
         assert self.docs is not None
         data, written = self.docs / "results", []
         for study in studies:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,33 +22,46 @@ __all__ = ["Variants", "draw_accuracy", "rounds_needed", "rounds_text"]
 
 @dataclass(frozen=True)
 class Variants:
-    """Changes to one base configuration, by name.
+    """Changes to one base configuration, by name, and which of them are compared.
 
     Attributes:
         base: dotted settings that all share, `rounds` among them.
         changes: dotted settings of each variant.
-        times: as many seeds as usual.
+        switches: by name a table of `title` and `variants`; with `times` it has that many times the seeds.
     """
 
     base: Mapping[str, Any]
     changes: Mapping[str, Mapping[str, Any]]
-    times: int = 1
+    switches: Mapping[str, Mapping[str, Any]]
 
-    def runs(self, scale: Scale, name: str) -> list[RunSettings]:
+    @classmethod
+    def read(cls, file: str) -> Variants:
+        """Read the tables base, variants and switches of a TOML file of this package."""
+        text = files("signfade.experiments.studies").joinpath(file).read_text(encoding="utf-8")
+        tree = tomllib.loads(text)
+        return cls(tree["base"], tree["variants"], tree["switches"])
+
+    def runs(self, scale: Scale, switch: str, name: str) -> list[RunSettings]:
         """Return the runs of a variant, one per seed."""
         tree = {"label": name, **self.base, **self.changes[name]}
         tree["rounds"] = min(tree["rounds"], scale.rounds)
-        return [resolve(tree | {"seed": seed}) for seed in range(self.times * scale.figure_seeds)]
+        seeds = range(self.switches[switch].get("times", 1) * scale.figure_seeds)
+        return [resolve(tree | {"seed": seed}) for seed in seeds]
 
-    def wants(self, names: Sequence[str]) -> Callable[[Scale, Records], list[Want]]:
-        """Return the `wants` of a part that shows these variants."""
+    def wants(self, switch: str) -> Callable[[Scale, Records], list[Want]]:
+        """Return the `wants` of the part that shows a switch."""
         return lambda scale, records: [
-            Want(run, Tier.EXTRA, ours=True) for name in names for run in self.runs(scale, name)
+            Want(run, Tier.EXTRA, ours=True)
+            for name in self.switches[switch]["variants"]
+            for run in self.runs(scale, switch, name)
         ]
 
-    def found(self, results: Results, names: Sequence[str]) -> dict[str, list[Record]]:
-        """Return the records of each variant that has any, diverged runs included."""
-        found = {name: results.records.find_all(self.runs(results.scale, name)) for name in names}
+    def found(self, results: Results, switch: str) -> dict[str, list[Record]]:
+        """Return the records of each variant of a switch that has any, diverged runs included."""
+        found = {
+            name: results.records.find_all(self.runs(results.scale, switch, name))
+            for name in self.switches[switch]["variants"]
+        }
         return {name: records for name, records in found.items() if records}
 
 

@@ -71,12 +71,7 @@ def draw_round(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return gradients `[K, M]`, gains, noise variances, received signals and true correlation of a round.
 
-    Args:
-        devices: K.
-        correlation: of every pair; None for devices with two of ten classes each.
-        decibel: mean SNR.
-        size: M.
-        seed: of everything.
+    Every pair has the same correlation; with None devices hold two of ten classes each.
     """
     generator = torch.Generator().manual_seed(seed)
     if correlation is None:

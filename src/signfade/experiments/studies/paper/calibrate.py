@@ -15,9 +15,8 @@ from statistics import mean
 
 from signfade.experiments.studies.document import Block, Table, Text
 from signfade.experiments.studies.paper.grid import FULL_READING, READINGS, Column, Pair, pair_text
-from signfade.experiments.studies.paper.printed import read_paper
+from signfade.experiments.studies.paper.printed import read_paper, words_of
 from signfade.experiments.studies.paper.setups import BANDWIDTHS
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.settings import RunSettings

@@ -13,11 +13,10 @@ from signfade.experiments.studies.document import Block, Table, Text
 from signfade.experiments.studies.drawing import curve_of
 from signfade.experiments.studies.paper.curves import at_bits, best_cells
 from signfade.experiments.studies.paper.grid import COLUMNS, Column, Pair, cell, pair_text
-from signfade.experiments.studies.paper.printed import Claim, majority_rounds, read_paper
+from signfade.experiments.studies.paper.printed import Claim, majority_rounds, read_paper, words_of
 from signfade.experiments.studies.paper.regression import OPTIMUM, SIGNSGD, chosen, floors, part_below
 from signfade.experiments.studies.paper.setups import PAIRS
 from signfade.experiments.studies.paper.tables import rounds_to
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, accuracies, shared_seeds
 from signfade.experiments.studies.study import Part, Results
 

@@ -29,9 +29,9 @@ from signfade.experiments.studies.paper.grid import (
     grid_wants,
     pair_text,
 )
+from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.paper.setups import BANDWIDTHS, METHODS, training
 from signfade.experiments.studies.paper.tables import ours_text
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.lab.style import MUTED, figure_style

@@ -17,7 +17,7 @@ from signfade import server, theory
 from signfade.device import sign
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import new_figure
-from signfade.experiments.studies.paper.words import words_of
+from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.lab.panels import draw_line, scale_vertical
 from signfade.lab.style import INK, MUTED, LineStyle, figure_style, line_style

@@ -20,8 +20,8 @@ from signfade.data.plot import count_classes
 from signfade.device import rotate
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import log_axis, new_figure, note_scale
+from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.paper.setups import regression, training
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.keys import stream_key
 from signfade.lab.figures import cell_map
@@ -38,12 +38,9 @@ _ROUNDS = {"regression": (1, 20, 100), "full": (1, 50, 200), "quick": (1, 20, 50
 
 
 def ks_distances(values: Array) -> tuple[float, float]:
-    """Return the Kolmogorov-Smirnov distances of a sample from its fitted Gaussian and Laplacian.
+    """Return the Kolmogorov-Smirnov distances of a sample `[n]` from its fitted Gaussian and Laplacian.
 
     Both are fitted by maximum likelihood about the sample's mean: deviation, and mean absolute deviation.
-
-    Args:
-        values: `[n]`.
 
     Example:
         >>> gaussian, laplacian = ks_distances(np.random.default_rng(0).standard_normal(10_000))

@@ -1,4 +1,4 @@
-"""The paper's tables and claims, read from `paper.toml`, and when our numbers agree with them."""
+"""The paper's tables and claims (`paper.toml`), when our numbers agree with them, and the page's words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from statistics import mean, stdev
 from typing import Any, Literal, get_args
+
+from signfade.experiments.studies.study import Scale
 
 __all__ = [
     "FACTOR",
@@ -26,6 +28,7 @@ __all__ = [
     "count_verdicts",
     "majority_rounds",
     "read_paper",
+    "words_of",
 ]
 
 CellKey = tuple[float, float, str, str]  # step, momentum, column, quantity
@@ -33,14 +36,7 @@ CellKey = tuple[float, float, str, str]  # step, momentum, column, quantity
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: the value of each cell, None where the paper has a dash.
-
-    Attributes:
-        pairs: hyper-parameters (step, momentum), in the paper's order.
-        columns: methods.
-        quantities: what is given for each method.
-        cells: value by (step, momentum, column, quantity).
-    """
+    """One table: pairs (step, momentum) and columns in the paper's order; a dash is a cell of None."""
 
     pairs: tuple[tuple[float, float], ...]
     columns: tuple[str, ...]
@@ -65,15 +61,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper's numbers and claims.
-
-    Attributes:
-        rounds: Table I.
-        accuracy: Table II.
-        claims: by name, in the order of the file.
-        contradictions: cell of a table -> why it cannot be true together with another statement.
-        oddities: (where, what) that is possible but strange.
-    """
+    """Tables I and II, claims by name, cells that another statement excludes, and (where, what) is odd."""
 
     rounds: PaperTable
     accuracy: PaperTable
@@ -219,3 +207,19 @@ def compare_rounds(
     spread = abs(nearest - paper) <= 2 * _deviation(reached) and ratio <= LARGEST_FACTOR
     close = ratio <= FACTOR + 1e-9 or spread
     return Verdict("agrees" if close else "differs", gap)
+
+
+@cache
+def _words() -> dict[str, dict[str, str]]:
+    text = files("signfade.experiments.studies.paper").joinpath("words.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def words_of(part: str, key: str = "text", scale: Scale | None = None, **values: Any) -> str:
+    """Return a sentence of a part with the fields of the scale and `values` filled in.
+
+    Example:
+        >>> words_of("table-rounds", "TA", Scale(every=20))
+        'We evaluate every 20 rounds, so ours are rounded up to a multiple of 20.'
+    """
+    return _words()[part][key].format(**(vars(scale or Scale()) | values))

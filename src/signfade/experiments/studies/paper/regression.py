@@ -19,8 +19,8 @@ from signfade.experiments.studies.drawing import (
     new_figure,
     tail_mean,
 )
+from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.paper.setups import METHODS, regression
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, Records, shared_seeds
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.lab.style import MUTED, figure_style, line_style

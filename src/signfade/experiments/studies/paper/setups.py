@@ -73,17 +73,9 @@ def training(
     bandwidth_hz: float | None = None,
     **more: Any,
 ) -> RunSettings:
-    """Return the settings of one run of the paper's MNIST experiment.
+    """Return the settings of one run of the paper's MNIST experiment, with `pair` = (step, momentum).
 
-    Args:
-        scale: full or quick.
-        method: a key of `METHODS`.
-        pair: step and momentum.
-        seed: of the data split, the users' places, the initial weights and all noise.
-        downlink: `sign` is the paper's downlink compression.
-        rounds: T; the scale's by default.
-        bandwidth_hz: link budget; the scale's by default.
-        more: further settings, with `__` for the dot.
+    Rounds and bandwidth are the scale's unless given; `more` are further settings, with `__` for the dot.
 
     Example:
         >>> run = training(Scale(), "gaussian", (1e-3, 0.9), seed=1)
@@ -114,13 +106,7 @@ def regression(
 ) -> RunSettings:
     """Return the settings of one run of the paper's regression: M = 300, K = 20, N_k = 100, full batches.
 
-    Args:
-        scale: full or quick.
-        method: a key of `METHODS`.
-        heterogeneous: whether devices differ in the power of their data.
-        step: in units of 1/L; the paper's is 1.
-        seed: of everything random.
-        more: further settings, with `__` for the dot.
+    Heterogeneous devices differ in the power of their data; the step is in units of 1/L, the paper's is 1.
 
     Example:
         >>> run = regression(Scale(), "gaussian", heterogeneous=True)

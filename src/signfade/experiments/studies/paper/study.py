@@ -7,10 +7,9 @@ from signfade.experiments.studies.paper.claims import CLAIMS
 from signfade.experiments.studies.paper.curves import FIG_ACCURACY, FIG_DOWNLINK, FIG_QUANTISATION, FIG_SNR
 from signfade.experiments.studies.paper.errors import FIG_MSE
 from signfade.experiments.studies.paper.gradients import FIG_PRIORS, FIG_SETUP
-from signfade.experiments.studies.paper.printed import FACTOR, LARGEST_FACTOR, MOST_POINTS, POINTS
+from signfade.experiments.studies.paper.printed import FACTOR, LARGEST_FACTOR, MOST_POINTS, POINTS, words_of
 from signfade.experiments.studies.paper.regression import FIG_CONVERGENCE, FIG_REGRESSION
 from signfade.experiments.studies.paper.tables import TABLE_ACCURACY, TABLE_DEVICES, TABLE_ROUNDS
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.study import Scale, Study
 
 __all__ = ["PAPER"]

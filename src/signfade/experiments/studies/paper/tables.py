@@ -25,9 +25,9 @@ from signfade.experiments.studies.paper.printed import (
     count_verdicts,
     majority_rounds,
     read_paper,
+    words_of,
 )
 from signfade.experiments.studies.paper.setups import METHODS, PAIRS, training
-from signfade.experiments.studies.paper.words import words_of
 from signfade.experiments.studies.records import Record, Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
 from signfade.lab.table import spread_text
