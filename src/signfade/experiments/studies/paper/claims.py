@@ -34,7 +34,14 @@ class Finding:
     words: str
 
 
-_UNKNOWN = Finding("missing", "not finished")
+class _Missing(Exception):
+    """A number that a claim needs is not there yet."""
+
+
+def _known(value: float | None) -> float:
+    if value is None:
+        raise _Missing
+    return value
 
 
 def _word(tests: Iterable[bool]) -> Word:
@@ -60,38 +67,31 @@ def _best(results: Results, head: str, quantity: str) -> list[Record]:
     return []
 
 
-def _gain(ours: list[Record], theirs: list[Record], *, late: bool = False) -> float | None:
-    """Difference of mean accuracies over the seeds that both have, at the end or over the last ten looks."""
+def _gain(ours: list[Record], theirs: list[Record], *, late: bool = False) -> float:
+    """Difference of mean accuracies over common seeds, at the end or over the last ten evaluations."""
     pair = shared_seeds(ours, theirs)
     values = [[one.late_accuracy() for one in records] if late else accuracies(records) for records in pair]
-    return mean(values[0]) - mean(values[1]) if all(values) else None
+    return _known(mean(values[0]) - mean(values[1]) if all(values) else None)
 
 
-def _best_gain(results: Results, head: str, quantity: str, late: bool = False) -> float | None:
+def _best_gain(results: Results, head: str, quantity: str, late: bool = False) -> float:
     return _gain(_best(results, head, quantity), _best(results, "signsgd", quantity), late=late)
 
 
-def _pair_gain(results: Results, head: str, quantity: str, pair: Pair) -> float | None:
-    """The gain at one pair, None until both cells have all their seeds."""
+def _pair_gain(results: Results, head: str, quantity: str, pair: Pair) -> float:
+    """The gain at one pair, missing until both cells have all their seeds."""
     columns = [_column(name, quantity) for name in (head, "signsgd")]
     cells = [cell(results.scale, results.records, column, pair) for column in columns]
-    return _gain(*cells) if min(map(len, cells)) >= results.scale.seeds else None
+    return _known(_gain(*cells) if min(map(len, cells)) >= results.scale.seeds else None)
 
 
-def _needed(results: Results, head: str, pair: Pair) -> float | None:
-    """Rounds to 0.9 in a cell; infinite if most of its seeds never get there, None if seeds are missing."""
+def _needed(results: Results, head: str, pair: Pair) -> float:
+    """Rounds to 0.9 in a cell; infinite if most of its seeds never get there."""
     values = rounds_to(cell(results.scale, results.records, _column(head), pair), "TA")
     if len(values) < results.scale.seeds:
-        return None
+        raise _Missing
     reached = majority_rounds(values)
     return mean(reached) if reached else np.inf
-
-
-def _fewest(results: Results, head: str) -> float | None:
-    """The fewest rounds to 0.9 over a column's cells."""
-    found = [_needed(results, head, pair) for pair in PAIRS]
-    known = [value for value in found if value is not None]
-    return min(known) if len(known) == len(found) else None
 
 
 def _both_ways(
@@ -99,18 +99,14 @@ def _both_ways(
 ) -> Finding:
     """Compare the rounds of two columns at the paper's pair, and each with the pair that suits it best."""
     tests, parts = [], []
-    for how in ("pair", "fewest"):
-        found = [_needed(results, head, PAIR) if how == "pair" else _fewest(results, head) for head in heads]
-        one, other = found
-        if one is None or other is None:
-            return _UNKNOWN
+    for start, pairs in ((f"at {pair_text(PAIR)}", [PAIR]), ("each at its fastest pair", PAIRS)):
+        one, other = (min(_needed(results, head, pair) for pair in pairs) for head in heads)
         tests.append(test(one, other))
         words = [
             f"{name} {'never' if np.isinf(value) else f'{value:.0f}'}"
             for name, value in zip(heads.values(), (one, other))
         ]
         ratio = f" (a factor of {one / other:.1f})" if factor and np.isfinite([one, other]).all() else ""
-        start = f"at {pair_text(PAIR)}" if how == "pair" else "each at its fastest pair"
         parts.append(f"{start}: {', '.join(words)}{ratio}")
     return Finding(_word(tests), f"rounds to 0.9 {'; '.join(parts)}")
 
@@ -129,10 +125,8 @@ def _prior(results: Results) -> Finding:
 
 def _points(head: str) -> Callable[[Results], Finding]:
     def find(results: Results) -> Finding:
-        claim = read_paper().claims[head].number
+        claim = _known(read_paper().claims[head].number)
         alike, best = _pair_gain(results, head, "Full", PAIR), _best_gain(results, head, "Full")
-        if alike is None or best is None or claim is None:
-            return _UNKNOWN
         words = f"{_signed(alike)} points at {pair_text(PAIR)}; {_signed(best)}, best cell against best cell"
         return Finding(_word(gain >= claim - 0.015 for gain in (alike, best)), words)
 
@@ -145,8 +139,6 @@ def _downlink(results: Results) -> Finding:
         words = []
         for late in (False, True):
             full, compressed = (_best_gain(results, head, quantity, late) for quantity in ("Full", "DC"))
-            if full is None or compressed is None:
-                return _UNKNOWN
             tests.append(compressed > full)
             words.append(f"{_signed(full)} points with full downlink and {_signed(compressed)} with DC")
         parts.append(
@@ -160,10 +152,7 @@ def _downlink(results: Results) -> Finding:
 def _compressed(results: Results) -> Finding:
     tests, parts = [], []
     for head in ("gaussian", "laplacian"):
-        found = [_pair_gain(results, head, "DC", pair) for pair in PAIRS]
-        gains = [gain for gain in found if gain is not None]
-        if len(gains) < len(found):
-            return _UNKNOWN
+        gains = [_pair_gain(results, head, "DC", pair) for pair in PAIRS]
         wins = [gain > 0 for gain in gains]
         tests += wins
         parts.append(
@@ -177,11 +166,10 @@ def _compressed(results: Results) -> Finding:
 def _quantisation(results: Results) -> Finding:
     tests, parts = [], []
     for prior in ("gaussian", "laplacian"):
-        coarse, exact = map(
-            accuracies, shared_seeds(at_bits(results, prior, 4), at_bits(results, prior, None))
-        )
+        both = shared_seeds(at_bits(results, prior, 4), at_bits(results, prior, None))
+        coarse, exact = map(accuracies, both)
         if not coarse:
-            return _UNKNOWN
+            raise _Missing
         changes = [ours - theirs for ours, theirs in zip(coarse, exact)]
         change, spread = mean(changes), stdev(changes) if len(changes) > 1 else 0.0
         tests.append(abs(change) <= 0.01)
@@ -199,7 +187,7 @@ def _variance(results: Results) -> Finding:
         records = _best(results, head, "Full")
         curve = curve_of(records, "accuracy")
         if len(records) < 3 or curve is None:
-            return _UNKNOWN
+            raise _Missing
         last[head], all_rounds[head] = stdev(accuracies(records)), float(curve[2].mean())
     tests, parts = [], []
     for when, spreads in (("in the last round", last), ("mean over all rounds", all_rounds)):
@@ -210,11 +198,9 @@ def _variance(results: Results) -> Finding:
     )
 
 
-def _reductions(results: Results, kind: str) -> list[float] | None:
+def _reductions(results: Results, kind: str) -> list[float]:
     """By which part SBFL's excess loss is below signSGD's: as a vote, and as a sum of signs."""
-    found = [part_below(results, "gaussian", kind, reading) for reading in SIGNSGD]
-    known = [value for value in found if value is not None]
-    return known if len(known) == len(found) else None
+    return [_known(part_below(results, "gaussian", kind, reading)) for reading in SIGNSGD]
 
 
 def _below_text(reductions: list[float]) -> str:
@@ -229,9 +215,7 @@ def _raw(reductions: list[float], ours: float) -> list[float]:
 
 
 def _homogeneous(results: Results) -> Finding:
-    found, claim = _reductions(results, "homogeneous"), read_paper().claims["homogeneous"].number
-    if found is None or claim is None:
-        return _UNKNOWN
+    found, claim = _reductions(results, "homogeneous"), _known(read_paper().claims["homogeneous"].number)
     ours = mean(floors(chosen(results, "gaussian", "homogeneous")[1]))
     words = (
         f"excess loss {_below_text(found)}, both with their best steps. The loss itself (ours: {ours:.3g} "
@@ -244,29 +228,25 @@ def _homogeneous(results: Results) -> Finding:
 
 def _heterogeneous(results: Results) -> Finding:
     even, uneven = _reductions(results, "homogeneous"), _reductions(results, "heterogeneous")
-    if even is None or uneven is None:
-        return _UNKNOWN
     words = f"{_below_text(uneven)}; homogeneous: {_below_text(even)}"
     return Finding(_word(more > less for more, less in zip(uneven, even)), words)
 
 
-def _looks(results: Results) -> dict[str, dict[tuple[int, int], dict[str, float]]]:
-    """Raw gradients by kind of data and (round, user)."""
-    data = results.measured.get("fig-priors", {})
+def _gradients(results: Results, kind: str) -> dict[tuple[int, int], dict[str, float]]:
+    """What was measured of raw gradients on a kind of data, by (round, user)."""
+    data = results.measured.get("fig-priors", {}).get(kind)
+    if not data:
+        raise _Missing
     return {
-        kind: {(int(key.split(",")[0]), int(key.split(",")[1])): look["raw"] for key, look in looks.items()}
-        for kind, looks in data.items()
+        (int(t), int(u)): sample["raw"] for (t, u), sample in ((k.split(","), v) for k, v in data.items())
     }
 
 
 def _zero_mean(results: Results) -> Finding:
-    ratios = [
-        abs(look["mean"]) / look["std"] for look in _looks(results).get(results.scale.data, {}).values()
-    ]
-    if not ratios:
-        return _UNKNOWN
+    kind = results.scale.data
+    ratios = [abs(sample["mean"]) / sample["std"] for sample in _gradients(results, kind).values()]
     words = (
-        f"{results.scale.data}: at most {max(ratios):.3f} of the deviation over rounds and users, "
+        f"{kind}: at most {max(ratios):.3f} of the deviation over rounds and users, "
         f"{100 * max(ratios) ** 2:.1f} % of the energy; the regression's 300 elements are too few to tell"
     )
     return Finding(_word([max(ratios) < 0.1]), words)
@@ -274,12 +254,10 @@ def _zero_mean(results: Results) -> Finding:
 
 def _trend(kind: str, rises: bool) -> Callable[[Results], Finding]:
     def find(results: Results) -> Finding:
-        looks = _looks(results).get("regression" if kind == "regression" else results.scale.data)
-        if not looks:
-            return _UNKNOWN
-        first, *later = sorted({t for t, _ in looks})
-        users = [u for t, u in looks if t == first]
-        ratios = {t: [(looks[t, u]["std"] / looks[first, u]["std"]) ** 2 for u in users] for t in later}
+        samples = _gradients(results, "regression" if kind == "regression" else results.scale.data)
+        first, *later = sorted({t for t, _ in samples})
+        users = [u for t, u in samples if t == first]
+        ratios = {t: [(samples[t, u]["std"] / samples[first, u]["std"]) ** 2 for u in users] for t in later}
         parts = "; ".join(f"round {t}: {', '.join(f'{x:.3g}' for x in ratios[t])}" for t in later)
         return Finding(
             _word((ratio > 1) == rises for ratio in ratios[later[-1]]),
@@ -308,7 +286,13 @@ _FIND: dict[str, Callable[[Results], Finding]] = {
 
 def findings(results: Results) -> dict[str, Finding]:
     """Return our side of every claim in the paper's file, by its name."""
-    return {name: _FIND[name](results) for name in read_paper().claims}
+    found = {}
+    for name in read_paper().claims:
+        try:
+            found[name] = _FIND[name](results)
+        except _Missing:
+            found[name] = Finding("missing", "not finished")
+    return found
 
 
 def _text(claim: Claim) -> str:
