@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from signfade.experiments.studies.catalogue import choose, parts_by_name
+from signfade.experiments.studies.catalogue import choose
 from signfade.experiments.studies.paper.grid import COLUMNS, FULL_READING, READINGS, best_pair, grid_wants
 from signfade.experiments.studies.paper.setups import METHODS, PAIRS, training
+from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.records import Records, family_of, run_name
 from signfade.experiments.studies.runner import Runner, estimate_seconds, plan, wanted
 from signfade.experiments.studies.study import FULL, QUICK, Tier, Want
@@ -16,7 +17,7 @@ from signfade.lab.config import load
 
 from .conftest import record
 
-PARTS = parts_by_name()
+PARTS = {part.name: part for part in PAPER.parts}
 
 
 def names(artefact: str, records: Records | None = None) -> list[str]:
