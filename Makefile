@@ -11,10 +11,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help setup demo test lint types bench bench-peers clean
+.PHONY: help setup demo test test-cpus lint types bench bench-peers clean
 
 help:  ## list the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # torch goes first and alone: pip then never looks for another build of it.
 $(READY): pyproject.toml constraints.txt
@@ -42,6 +42,9 @@ types: $(EVERYTHING)  ## mypy, strict
 
 test: lint types  ## lint, types, doctests and all tests
 	$(BIN)/python -m pytest -n 2
+
+test-cpus: $(EVERYTHING)  ## the numerical tests as other CPUs would run them: other last bits
+	$(BIN)/python tests/cpus.py
 
 bench: $(READY)  ## speeds, as ratios measured in turn, also written to runs/bench/*.json
 	@mkdir -p runs/bench

@@ -18,6 +18,7 @@ from signfade.lab.compare import PlannedRun
 from signfade.lab.config import load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"
+METHOD = "method.preset=rotated-sbfl"
 
 
 def seconds(jobs: int, rounds: int) -> float:
@@ -25,7 +26,7 @@ def seconds(jobs: int, rounds: int) -> float:
     with tempfile.TemporaryDirectory() as home:
         runs = []
         for seed in range(2):
-            settings = load(EXAMPLE, [f"rounds={rounds}", f"seed={seed}", f"eval.every={rounds}"])
+            settings = load(EXAMPLE, [METHOD, f"rounds={rounds}", f"seed={seed}", f"eval.every={rounds}"])
             runs.append(PlannedRun(settings, Path(home) / f"seed-{seed}"))
         started = time.perf_counter()
         outcome = play(runs, jobs)

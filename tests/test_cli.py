@@ -159,7 +159,8 @@ def test_a_reader_that_has_seen_enough() -> None:
 
 
 def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
+    changes = sets(*TINY, "method.aggregator=sbfl", "name=a")
+    assert signfade(["run", *changes, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1] == str(tmp_path / "a")
     assert printed.out.startswith("a, sbfl, seed 0: ")
@@ -167,7 +168,23 @@ def test_run_leaves_a_folder_and_says_where(tmp_path: Path, capsys: pytest.Captu
     assert re.match(r"a, sbfl, seed 0: median error 0\.\d+ \(predicted 0\.\d+\), 4 rounds", printed.out)
     assert RunFolder(tmp_path / "a").read_summary()["diverged_at"] is None  # type: ignore[index]
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "summary.json", "checkpoints", "log"}
+    files = {"config.toml", "environment.json", "metrics.jsonl", "summary.json"}
+    assert names == files | {"checkpoints", "log"}
+
+
+def test_a_run_that_fell_says_so_in_its_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {"name": "a", "seed": 0, "rounds": 4, "last_accuracy": 0.5, "best_accuracy": 0.9}
+    for late, fell in ((0.517, True), (0.88, False)):
+        summary = ends | {"late_accuracy": late}
+        monkeypatch.setattr("signfade.lab.train.train", lambda *told, found=summary, **more: found)
+        assert signfade(["run", *sets(*TINY), "--out", str(tmp_path)]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert (
+            last.startswith("accuracy fell: 51.7 % on average over the last evaluations, 38.3 points") == fell
+        )
+        assert ("smaller server.step" in last) == fell
 
 
 def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +193,7 @@ def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.C
     command = ["run", str(path), "--json", *sets("label=x", f"out={tmp_path}")]
     assert signfade(command) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary == json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert summary == RunFolder(tmp_path / "mine").read_summary()
     assert (summary["name"], summary["method"], summary["rounds"]) == ("mine", "x", 3)
     before = content(tmp_path)
     assert signfade(command) == 0  # again: nothing is played, the answer is the same
@@ -187,7 +204,7 @@ def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = sets("rounds=9", "data.devices=2", "server.step=1e38", "name=a")
+    changes = sets("rounds=9", "data.devices=2", "method.aggregator=sbfl", "server.step=1e38", "name=a")
     assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("signfade: round 2: ")
@@ -469,7 +486,8 @@ def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     from signfade.theory.mse import mse
 
     snrs = [-3.0, 4.0, 11.0]
-    changes = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh", "method.prior=laplacian"]
+    cell = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh"]
+    changes = [*cell, "method.aggregator=sbfl", "method.prior=laplacian"]
     study = study_link(load(None, changes))
     each = [mse("sbfl", 10 ** (snr / 10), family="laplacian", fading="rayleigh") for snr in snrs]
     assert study.errors["sbfl"] == pytest.approx(sum(map(float, each)) / 3, rel=1e-12)

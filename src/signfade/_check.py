@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["check_choice", "check_finite", "check_positive", "check_shape", "check_tensor"]
+__all__ = [
+    "check_choice",
+    "check_finite",
+    "check_positive",
+    "check_rows",
+    "check_shape",
+    "check_tensor",
+]
 
 
 def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
@@ -37,6 +44,13 @@ def check_positive(name: str, value: Tensor, *, zero: bool = False) -> None:
     if not bool(((value >= 0) if zero else (value > 0)).all()):  # NaN compares false and is refused here too
         kind = "non-negative" if zero else "positive"
         raise ValueError(f"{name} must be {kind}; its smallest entry is {float(value.min()):g}")
+
+
+def check_rows(name: str, value: Tensor, words: str = "[K, M]") -> None:
+    """Raise unless `value` is a tensor with the axes in `words`, and at least one device along the first."""
+    check_tensor(name, value)
+    if value.ndim != words.count(",") + 1 or len(value) == 0:
+        raise ValueError(f"{name} must have shape {words} with K at least 1; got {list(value.shape)}")
 
 
 def check_shape(name: str, value: Tensor, *accepted: tuple[int, ...]) -> None:

@@ -5,6 +5,7 @@ Each field's description is its documentation: `signfade config` prints them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -12,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from signfade._text import has_controls, printable
 
 __all__ = [
+    "DEFAULT_PRESET",
     "MIXED_ATTACKS",
     "PRESETS",
     "ROBUST_RULES",
@@ -27,6 +29,7 @@ __all__ = [
     "RunSettings",
     "ServerSettings",
     "Tie",
+    "method_name",
 ]
 
 
@@ -218,7 +221,9 @@ class MethodSettings(_Section):
     """What a device sends and how the server reads it."""
 
     preset: Annotated[str | None, BeforeValidator(_none_word)] = Field(
-        None, description="paper (as published), corrected, or best; keys you set yourself win over it"
+        None,
+        description="paper (as published), corrected, rotated-sbfl, or best; best if no aggregator is named "
+        "either; keys you set yourself win over it",
     )
     aggregator: str = Field(
         "sbfl",
@@ -244,7 +249,10 @@ class MethodSettings(_Section):
         "device", description="one mean and scale a device, or a layer"
     )
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        None, ge=1, le=16, description='bits for each scalar; "none" sends them as 32-bit floats'
+        None,
+        ge=1,
+        le=16,
+        description='bits for each scalar, in a range that follows the gradients; "none" sends 32-bit floats',
     )
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
@@ -288,11 +296,15 @@ class MethodSettings(_Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (name := _none_word(values.get("preset"))) is not None:
-            if name not in PRESETS:
-                raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
-            return {**PRESETS[name], **values}
-        return values
+        if not isinstance(values, dict):
+            return values
+        unsaid = None if "aggregator" in values else DEFAULT_PRESET
+        name = _none_word(values.get("preset", unsaid))
+        if name is None:
+            return values
+        if name not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+        return {**PRESETS[name], "preset": name, **values}
 
     @model_validator(mode="after")
     def _consistent(self) -> MethodSettings:
@@ -318,8 +330,32 @@ class MethodSettings(_Section):
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"aggregator": "sbfl", "form": "published"},
     "corrected": {"aggregator": "sbfl", "form": "corrected"},
+    "rotated-sbfl": {"aggregator": "sbfl", "rotation": "hadamard"},
     "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "soft", "debias": True},
 }
+# What a run does that names neither a preset nor an aggregator.
+DEFAULT_PRESET = "best"
+
+
+def method_name(method: Mapping[str, Any]) -> str:
+    """Return what a method is called in tables and figures: its preset, or its rule.
+
+    A preset whose keys were changed is no longer that preset.
+
+    Args:
+        method: the section `method` of the settings, as a table.
+
+    Example:
+        >>> method_name({"preset": "best", **PRESETS["best"]}), method_name({"aggregator": "sbfl"})
+        ('best', 'sbfl')
+        >>> method_name({"preset": "best", **PRESETS["best"], "aggregator": "blmmse"})
+        'rotated-blmmse'
+    """
+    preset = _none_word(method.get("preset"))
+    if preset is not None and all(method.get(key, v) == v for key, v in PRESETS.get(preset, {}).items()):
+        return str(preset)
+    turned = method.get("rotation", "none") != "none" and method.get("aggregator") != "ideal"
+    return f"{'rotated-' if turned else ''}{method.get('aggregator', 'run')}"
 
 
 class PresenceSettings(_Section):
@@ -403,7 +439,7 @@ class DefenceSettings(_Section):
 class ServerSettings(_Section):
     """What the server does with the estimate."""
 
-    step: float = Field(1e-2, gt=0, description="learning rate; for regression in units of 1/L")
+    step: float = Field(3e-2, gt=0, description="learning rate; for regression in units of 1/L")
     momentum: float = Field(
         0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
     )
@@ -430,7 +466,9 @@ class RunSettings(_Section):
     """One run."""
 
     name: str = Field("run", min_length=1, description="what the run is called in tables and reports")
-    label: str | None = Field(None, description="what the method is called there; its aggregator by default")
+    label: str | None = Field(
+        None, description="what the method is called there; its preset or aggregator by default"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random in the run")
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
     out: str = Field("runs", min_length=1, description="folder under which run folders are made")
@@ -502,4 +540,4 @@ class RunSettings(_Section):
     @property
     def method_label(self) -> str:
         """What the method is called in tables."""
-        return self.label or self.method.preset or self.method.aggregator
+        return self.label or method_name(self.method.model_dump())

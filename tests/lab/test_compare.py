@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from signfade.lab.compare import compare, method_settings, plan
-from signfade.lab.config import ConfigError, resolve
+from signfade.lab.config import ConfigError, load, resolve
 from signfade.lab.folder import FolderError
+from signfade.lab.style import PLACES
 from signfade.lab.train import train
-from signfade.settings import PRESETS, RunSettings
+from signfade.settings import PRESETS, RunSettings, method_name
+
+ROOT = Path(__file__).parents[2]
+NAMED = (
+    "src/signfade/lab/demo.toml",
+    "examples/digits.toml",
+    "examples/mnist.toml",
+    "examples/mnist_downlink.toml",
+    "examples/regression.toml",
+)
 
 TINY = {"rounds": 2, "data.name": "gaussian", "data.size": 32, "data.devices": 2}
 
@@ -37,6 +50,39 @@ def test_a_variant_wins_over_an_aggregator_of_the_same_name() -> None:
 def test_a_variant_can_name_itself() -> None:
     shared = settings(variants={"a": {"label": "what it is"}})
     assert method_settings(shared, "a").method_label == "what it is"
+
+
+def test_a_variant_that_names_a_rule_replaces_the_preset_of_the_file() -> None:
+    variants = {"rule": {"method.aggregator": "blmmse"}, "paper-rule": {"method.preset": "paper"}}
+    shared = settings(method={"preset": "best", "side_bits": 4}, variants=variants)
+    for name, same in (("rule", "blmmse"), ("paper-rule", "paper")):
+        assert method_settings(shared, name).method == method_settings(shared, same).method
+    kept = settings(method={"preset": "best"}, variants={"fast": {"server.step": 0.5}})
+    assert method_settings(kept, "fast").method == kept.method
+
+
+@pytest.mark.parametrize("name", ["signsgd", "sbfl", "rotated-sbfl", "best", "ideal"])
+@pytest.mark.parametrize("file", [None, *NAMED], ids=str)
+def test_a_name_is_the_same_method_in_every_file(file: str | None, name: str) -> None:
+    """In the README's table, the demo, the examples and without a file: `sbfl` is never the rotated one."""
+    found = method_settings(load(None if file is None else ROOT / file), name)
+    assert method_name(found.method.model_dump()) == found.method_label == name
+
+
+def test_the_readme_speaks_of_methods_by_their_names() -> None:
+    table = re.findall(r"^\| `([\w-]+)`", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert sorted(table) == sorted(["signsgd", "sbfl", "rotated-sbfl", "best", "ideal"])
+    assert set(table) - {"ideal"} <= set(PLACES)
+
+
+def test_the_demo_has_the_steps_that_its_tuning_found() -> None:
+    record = json.loads((ROOT / "docs" / "results" / "demo.json").read_text())
+    for file in ("src/signfade/lab/demo.toml", "examples/digits.toml"):
+        for name, points in record["tuning"].items():
+            most = max(len(point["scores"]) for point in points)
+            best = max((p for p in points if len(p["scores"]) == most), key=lambda p: fmean(p["scores"]))
+            server = method_settings(load(ROOT / file), name).server
+            assert (server.step, server.momentum) == (best["step"], best["momentum"])
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

@@ -20,11 +20,12 @@ from signfade.lab.config import (
     load,
     overlay,
     parse_override,
+    plain_defaults,
     resolve,
     to_toml,
 )
-from signfade.lab.toml import toml_value
-from signfade.settings import RunSettings
+from signfade.lab.toml import parse_toml, toml_value
+from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -141,7 +142,7 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("cell.snr_db = [1, 2]", "cell.snr_db must have one entry for each of the 20 devices; got 2"),
         ("data.name = 'cifar'", "data.name must be 'digits', 'mnist'"),
         ("data.name = 'idx'", "data.folder must name the folder"),
-        ("method.preset = 'x'", "method.preset must be one of paper, corrected, best; got 'x'"),
+        ("method.preset = 'x'", "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'x'"),
         ("method.aggregator = 'vote'", "method.aggregator must be ideal, signsgd, sbfl"),
         (
             "method.scale_low = 2.0",
@@ -189,7 +190,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     "overrides",
     [
         (),
-        ("data.batch=none", "method.preset=best", "server.clip=3", 'label=a "b" \\ é\tü\x7f'),
+        ("data.batch=none", "method.preset=best", "server.clip=3", 'label=a "b" \\ é ü'),
         ("cell=none", "method.preset=paper", "method.aggregator=signsgd"),
         ("cell.snr_db=[1,2]", "data.devices=2", "server.step=1e-17", "seed=9223372036854775807"),
     ],
@@ -199,6 +200,11 @@ def test_written_settings_read_back_equal(tmp_path: Path, overrides: tuple[str, 
     text = to_toml(before, comments=comments)
     assert load(written(tmp_path, text)) == before
     assert text == to_toml(before, comments=comments)
+
+
+def test_every_character_reads_back_equal() -> None:
+    text = "".join(map(chr, range(0x300))) + "\u2028\ufffd\U0001f4e1"
+    assert parse_toml(f"a = {toml_value(text)}") == {"a": text}
 
 
 def test_variants_read_back_equal() -> None:
@@ -281,3 +287,39 @@ def test_an_override_need_not_fit_variants_that_nobody_asked_for(tmp_path: Path)
         load(file, ["presence.dropout=2"])
     with pytest.raises(ConfigError, match=r"method.error_feedback must be 0 with signsgd"):
         method_settings(settings, "vote")
+
+
+# -- what a run does that says nothing -----------------------------------------------------------------------
+
+
+def test_without_a_method_a_run_uses_the_recommended_preset() -> None:
+    for run in (load(None), load(None, ["rounds=3"]), load(None, ["method.side_bits=4"])):
+        assert run.method.preset == DEFAULT_PRESET
+        found = {key: getattr(run.method, key) for key in PRESETS[DEFAULT_PRESET]}
+        assert found == PRESETS[DEFAULT_PRESET]
+        assert run.method_label == DEFAULT_PRESET
+
+
+def test_a_named_rule_or_no_preset_is_that_rule_by_itself() -> None:
+    for overrides in (["method.aggregator=sbfl"], ["method.preset=none"], ["method.preset=corrected"]):
+        method = load(None, overrides).method
+        for key in ("aggregator", "rotation", "joint", "debias", "form"):
+            assert getattr(method, key) == plain_defaults()[f"method.{key}"]
+
+
+def test_the_defaults_survive_their_own_file(tmp_path: Path) -> None:
+    for overrides in ([], ["method.aggregator=sbfl"], ["method.preset=rotated-sbfl"]):
+        before = load(None, overrides)
+        assert load(written(tmp_path, to_toml(before))) == before
+
+
+def test_a_method_is_called_what_it_is() -> None:
+    def called(*overrides: str) -> str:
+        return load(None, overrides).method_label
+
+    assert called("method.aggregator=sbfl") == "sbfl"
+    assert called("method.aggregator=sbfl", "method.rotation=hadamard") == "rotated-sbfl"
+    assert called("method.preset=rotated-sbfl") == "rotated-sbfl"
+    assert called("method.preset=best", "method.aggregator=blmmse") == "rotated-blmmse"
+    assert called("method.preset=best", "method.aggregator=ideal") == "ideal"
+    assert called("method.preset=best", "label=mine") == "mine"

@@ -13,7 +13,7 @@ from signfade.lab.figures import cell_map, curves, mse_curves, save_figure, snr_
 from signfade.lab.folder import FolderError
 from signfade.lab.group import group_runs, load_run
 from signfade.lab.panels import PANELS, group_styles, panels
-from signfade.lab.style import SERIES, inline_svg, line_style, swatch_svg
+from signfade.lab.style import inline_svg, line_style, named_styles, swatch_svg
 
 
 def test_curves_show_the_mean_and_a_band_of_one_deviation(runs: list[Path]) -> None:
@@ -76,9 +76,34 @@ def test_nothing_to_draw_is_refused_and_an_empty_group_takes_no_colour(tmp_path:
     empty = load_run(make_run(tmp_path, "signsgd", 1, done=0))
     with pytest.raises(ValueError, match="at least one round"):
         curves(group_runs([empty]))
-    groups = group_runs([empty, load_run(make_run(tmp_path, "sbfl", 1))])
-    assert group_styles(groups)[1].color == SERIES[0]
+    groups = group_runs([empty, load_run(make_run(tmp_path, "mine", 1))])
+    assert group_styles(groups)[1] == named_styles(["mine"])[0]
     assert "signsgd" not in str([t.get_text() for t in curves(groups).axes[-1].get_legend().get_texts()])
+
+
+def test_a_method_has_one_line_whatever_stands_beside_it(tmp_path: Path, make_run: Any) -> None:
+    known = ["signsgd", "sbfl", "rotated-sbfl", "best"]
+    own = dict(zip(known, named_styles(known)))
+    assert len(set(own.values())) == len(known)
+    draw = np.random.default_rng(1)
+    for _ in range(200):
+        names = list(draw.permutation([*known, "mine", "yours", "theirs", "blmmse"])[: draw.integers(1, 9)])
+        styles = named_styles(names)
+        assert len({style.color for style in styles[:6]}) >= min(4, len(names))
+        assert len(set(styles)) == len(styles)
+        assert all(style == own[name] for name, style in zip(names, styles) if name in own)
+    groups = group_runs([load_run(make_run(tmp_path, label, 1)) for label in ("best", "signsgd")])
+    assert group_styles(groups) == [own["best"], own["signsgd"]]
+    drawn = {line.get_label(): line.get_color() for line in panels(groups)["accuracy"].axes[0].get_lines()}
+    assert drawn["best"] == own["best"].color
+    lines = mse_curves([0, 1], {"blmmse": [0.5, 0.4], "sbfl": [0.4, 0.3]}).axes[0].get_lines()
+    assert lines[1].get_color() == own["sbfl"].color
+
+
+def test_the_second_of_two_equal_methods_and_many_unknown_ones_are_told_apart() -> None:
+    styles = named_styles(["sbfl", "sbfl", *"abcdefgh"])
+    assert len({(style.color, style.dashes) for style in styles}) == len(styles)
+    assert len({style.color for style in styles[:6]}) == 6
 
 
 def test_styles_differ_also_without_colour_and_repeat_late() -> None:

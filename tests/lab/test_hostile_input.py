@@ -134,8 +134,8 @@ def test_a_summary_that_is_none(
     [
         "seed = " + "[" * 50_000,
         "seed = " + "{a = " * 5_000,
-        "[" + ".".join(["a"] * 20_000) + "]",
-        ".".join(["server"] * 20_000) + " = 1",
+        "[" + ".".join(["a"] * 2_000) + "]",
+        ".".join(["server"] * 2_000) + " = 1",
         "cell.snr_db = " + "[" * 40 + "1" + "]" * 40,
     ],
     ids=["lists", "tables", "header", "dotted", "forty"],

@@ -93,7 +93,15 @@ def test_path_loss_outside_its_measurements_is_told() -> None:
 
 def test_link_prints_them() -> None:
     study = study_link(
-        load(None, ["cell.access=over_the_air", "cell.side_info=coded", "cell.modulation=qpsk"])
+        load(
+            None,
+            [
+                "method.aggregator=sbfl",
+                "cell.access=over_the_air",
+                "cell.side_info=coded",
+                "cell.modulation=qpsk",
+            ],
+        )
     )
     console = Console(width=120, file=io.StringIO(), record=True)
     for part in link_text(study):

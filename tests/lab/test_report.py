@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -200,9 +201,65 @@ def test_finding_names_the_best_and_by_how_much() -> None:
 def test_finding_is_careful_with_one_seed() -> None:
     close = [accuracy("a", 0.92), accuracy("b", 0.925), accuracy("ideal", 0.91, aggregator="ideal")]
     assert finding(close).endswith(
-        "0.5 points above a; it is 1.5 points above ideal, the run without a radio. "
+        "level with a; it is 1.5 points above ideal, the run without a radio. "
         "With one seed, a point or two may be chance."
     )
+
+
+def said(sentence: str, label: str) -> str:
+    """What a finding says of a method: level, or the points and the side."""
+    if f"level with {label}" in sentence:
+        return "level"
+    found = re.search(rf"([\d.]+) (?:± [\d.]+ )?points (above|below) {label}", sentence)
+    assert found is not None, sentence
+    return f"{found[1]} {found[2]}"
+
+
+def test_one_rule_for_the_next_the_last_and_the_ideal() -> None:
+    for tenths in range(1, 41):
+        gap = tenths / 1000
+        far = accuracy("far", 0.5)
+        expected = "level" if tenths <= 10 else f"{tenths / 10:.1f}"
+        nearest = finding([accuracy("best", 0.9), accuracy("x", 0.9 - gap), far])
+        assert said(nearest, "x").split()[0] == expected
+        farthest = finding([accuracy("best", 0.9), accuracy("next", 0.9), accuracy("x", 0.9 - gap)])
+        assert said(farthest, "x").split()[0] == expected
+        for side, sign in (("below", 1), ("above", -1)):
+            ideal = accuracy("x", 0.9 + sign * gap, aggregator="ideal")
+            verdict = said(finding([accuracy("best", 0.9), far, ideal]), "x")
+            assert verdict == (expected if expected == "level" else f"{expected} {side}")
+
+
+def test_several_seeds_show_the_interval_that_decides() -> None:
+    noisy = [accuracy("a", 0.90, 0.92, 0.91), accuracy("b", 0.92, 0.90, 0.937)]
+    assert ", level with a (0.9 ± 6.3 points above) (means over 3 seeds)." in finding(noisy)
+    steady = [accuracy("a", 0.90, 0.92, 0.91), accuracy("b", 0.905, 0.926, 0.914)]
+    assert ", 0.5 ± 0.2 points above a (means over 3 seeds)." in finding(steady)
+
+
+def test_losses_within_a_twentieth_are_level() -> None:
+    def losses(ours: float) -> str:
+        return finding([group("a", {"last_test_loss": 1.0}), group("b", {"last_test_loss": ours})])
+
+    assert "level with a" in losses(0.96)
+    assert "6 % below a" in losses(0.94)
+
+
+def test_a_run_that_fell_says_so_in_the_finding_and_below_the_table(tmp_path: Path, make_run: Any) -> None:
+    steady, fallen = make_run(tmp_path, "steady", 0), make_run(tmp_path, "fallen", 0)
+    metrics = [json.loads(line) for line in (fallen / "metrics.jsonl").read_text().splitlines()]
+    for record in metrics:
+        del record["crc32"]  # lines without a checksum are read as they are
+    for record in metrics[150:]:
+        record["test_accuracy"] = record["test_accuracy"] and record["test_accuracy"] - 0.4
+    (fallen / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in metrics))
+    summary = json.loads((fallen / "summary.json").read_text())
+    del summary["late_accuracy"], summary["crc32"]  # as an older version would have left it
+    (fallen / "summary.json").write_text(json.dumps(summary))
+    text, _ = page_of([steady, fallen], tmp_path)
+    assert "Far below its own best in the end: fallen." in text
+    assert re.search(r"fallen, seed 0: accuracy fell: 5\d\.\d % on average over the last evaluations", text)
+    assert "steady, seed 0: accuracy fell" not in text
 
 
 def test_finding_does_not_call_noise_a_lead() -> None:

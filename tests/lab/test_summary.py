@@ -13,7 +13,16 @@ from rich.console import Console
 
 from signfade.lab.folder import FolderError
 from signfade.lab.group import Group, Run, find_runs, group_runs, load_run, settings_that_differ
-from signfade.lab.summary import SMOOTHING, WINDOW, summarise, trailing_mean
+from signfade.lab.summary import (
+    FALL,
+    LATE,
+    SMOOTHING,
+    WINDOW,
+    fall_text,
+    late_accuracy,
+    summarise,
+    trailing_mean,
+)
 from signfade.lab.table import comparison, comparison_table, spread_text
 
 ABOUT: dict[str, Any] = {"name": "n", "seed": 3, "method": "sbfl", "parameters": 10, "devices": 4}
@@ -34,6 +43,39 @@ def rounds(losses: list[float | None], accuracy: dict[int, float] | None = None)
 
 
 # -- summary.json --------------------------------------------------------------------------------------------
+
+
+def fell(*accuracies: float) -> bool:
+    metrics = rounds([1.0] * len(accuracies), dict(enumerate(accuracies, start=1)))
+    return fall_text(summarise(metrics, **ABOUT)) is not None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_only_what_comes_after_the_best_counts_as_a_fall(values: list[float]) -> None:
+    assert not fell(*sorted(values))  # a rise is no fall, however late and steep
+    late = late_accuracy(values)
+    assert late is not None
+    assert min(values) - 1e-12 <= late <= max(values) + 1e-12
+    assert not fell(*values, max(values) + 1e-9)  # nor is one that was made up for at the end
+
+
+@given(st.lists(st.floats(0, 1), max_size=20), st.floats(0, 1))
+def test_a_run_that_ends_low_for_long_has_fallen_and_one_that_ends_near_its_best_has_not(
+    before: list[float], end: float
+) -> None:
+    best = max([*before, end])
+    assert fell(*before, *[end] * (LATE + 1)) == (best - end > FALL + 1e-9) or abs(best - end - FALL) < 1e-9
+
+
+def test_the_sentence_about_a_fall() -> None:
+    assert late_accuracy([]) is None
+    assert fall_text({}) is None
+    assert fell(0.3, 0.9, 0.9, 0.5, 0.9, 0.9, 0.9)  # the mean of the last five is 0.82
+    assert not fell(0.3, 0.9, 0.5, 0.9, 0.9, 0.9, 0.9, 0.9)
+    text = fall_text({"best_accuracy": 0.918, "late_accuracy": 0.517})
+    assert text is not None
+    assert "51.7 %" in text
+    assert "40.1 points below its best of 91.8 %" in text
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=30), st.integers(1, 6))

@@ -107,7 +107,7 @@ def test_a_long_name_ends_in_its_checksum() -> None:
         ({"grid": {"server.step": [0.1, -1.0]}}, "step -1: server.step must be greater than 0; got -1.0"),
         (
             {"grid": {"method.preset": ["bets"]}},
-            "method.preset must be one of paper, corrected, best; got 'bets'",
+            "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'bets'",
         ),
         ({"grid": {"name": ["a"]}}, "grid sets name, which all runs of a sweep share"),
         ({"runs": [{"out": "a"}]}, "runs sets out, which all runs of a sweep share"),
@@ -210,7 +210,8 @@ def test_parquet_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_report_tells_the_points_apart(tmp_path: Path) -> None:
-    sweep = plan_sweep(TINY | {"grid": {"cell.snr_db": [0, 10]}}, out=str(tmp_path))
+    tree = TINY | {"method.aggregator": "sbfl", "grid": {"cell.snr_db": [0, 10]}}
+    sweep = plan_sweep(tree, out=str(tmp_path))
     for run in sweep.runs:
         train(run.planned.settings, run.planned.folder)
     write_results(gather(sweep), sweep.folder)

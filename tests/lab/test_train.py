@@ -18,6 +18,7 @@ import torch
 from signfade.lab import train as module
 from signfade.lab.config import load
 from signfade.lab.folder import FolderError, RunFolder
+from signfade.lab.summary import fall_text
 from signfade.lab.train import Interrupted, RunFailed, run_folder, standing, train
 from signfade.settings import RunSettings
 
@@ -365,3 +366,13 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, what: str) -> 
     folder.save_checkpoint(3, tensors, {})
     with pytest.raises(FolderError, match="does not fit the model"):
         train(tiny(), tmp_path / "a", resume=True)
+
+
+def test_the_first_command_of_the_readme_trains_steadily(tmp_path: Path) -> None:
+    """`signfade run` without arguments, with a seed that no step was tuned on."""
+    folder = tmp_path / "run"
+    summary = train(load(None, ["seed=300"]), folder)
+    assert summary["last_accuracy"] > 0.9
+    assert fall_text(summary) is None
+    late = [m["test_accuracy"] for m in RunFolder(folder).read_metrics() if m["round"] > 130]
+    assert min(value for value in late if value is not None) > 0.89  # 360 digits: two deviations below 0.92

@@ -25,8 +25,14 @@ def who(dataset: Dataset) -> Split:
 
 
 def settings(**changes: Any) -> RunSettings:
-    """A run of three rounds on digits, changed by dotted names with __ for the dot."""
-    tree: dict[str, Any] = {"rounds": 3, "data": {"devices": 6}, "model": {"name": "linear"}}
+    """A run of three rounds on digits by SBFL, changed by dotted names with __ for the dot."""
+    tree: dict[str, Any] = {
+        "rounds": 3,
+        "data": {"devices": 6},
+        "model": {"name": "linear"},
+        "method": {} if "method__preset" in changes else {"aggregator": "sbfl"},
+        "server": {"step": 1e-2},
+    }
     for name, value in changes.items():
         section, _, key = name.rpartition("__")
         (tree.setdefault(section, {}) if section else tree)[key] = value

@@ -12,6 +12,7 @@ from signfade.device import unpack_signs
 from signfade.learn.attack import Attack, choose_attackers
 from signfade.learn.encode import Encoder, Sent
 from signfade.learn.scale_range import ScaleRange
+from signfade.server import bound_scalars, initial_scalars
 from signfade.settings import AttackSettings, MethodSettings
 
 SIZE = 61
@@ -69,6 +70,53 @@ def test_random_bits_are_new_each_round_and_alike_only_among_colluders() -> None
     assert torch.equal(bits(alone)[0], bits(lie(kind="random-bits")[1])[attack.attackers[1]])
 
 
+def test_ones_and_shifted_means() -> None:
+    honest, lies, attack = lie(kind="ones", strength=2.0)
+    assert (bits(lies)[attack.attackers] == 1).all()
+    assert torch.equal(lies.mean, honest.mean)
+    assert torch.equal(lies.scale[attack.attackers], 2 * honest.scale[attack.attackers])
+    honest, lies, attack = lie(kind="mean-shift", strength=2.0)
+    assert torch.equal(lies.packed, honest.packed)
+    assert torch.equal(lies.scale, honest.scale)
+    assert torch.allclose((lies.mean - honest.mean)[attack.attackers], 2 * honest.scale[attack.attackers])
+
+
+def test_colluders_vanish_and_every_sixth_inflates() -> None:
+    encoder = Encoder(MethodSettings(), (SIZE,))
+    sent = encoder.encode(torch.randn(20, SIZE, generator=torch.Generator().manual_seed(0)))
+    settings = AttackSettings(kind="scale-collusion", fraction=0.3, strength=1000.0)
+    attack = Attack(settings, encoder, 20, seed=0)
+    lies = attack(sent, np.arange(20), 0)
+    assert torch.equal(lies.scale[attack.attackers[:5]], torch.full((5, 1), 1e-38))
+    assert torch.equal(lies.scale[attack.attackers[5]], 1000 * sent.scale[attack.attackers[5]])
+    assert torch.equal(bits(lies)[attack.attackers], -bits(sent)[attack.attackers])
+
+
+def test_attackers_below_the_bound_are_not_bounded() -> None:
+    honest, lies, attack = lie(kind="below-bound")
+    liars, others = attack.attackers, np.setdiff1d(DEVICES, attack.attackers)
+    _, bounded, _ = bound_scalars(initial_scalars(10), torch.zeros_like(lies.scale), lies.scale)
+    assert torch.equal(bounded[liars], lies.scale[liars])
+    assert (lies.scale[liars] > honest.scale[others].max()).all()
+    assert torch.equal(bits(lies)[liars], -bits(honest)[liars])
+    alone = lie(attack.attackers, kind="below-bound")[1]  # nobody else to hide among
+    assert torch.equal(alone.scale, honest.scale[liars])
+
+
+def test_a_mixed_minority_does_one_thing_after_the_other() -> None:
+    encoder = Encoder(MethodSettings(), (SIZE,))
+    sent = encoder.encode(torch.randn(20, SIZE, generator=torch.Generator().manual_seed(0)))
+    attack = Attack(AttackSettings(kind="mixed", fraction=0.3, strength=3.0), encoder, 20, seed=0)
+    lies = attack(sent, np.arange(20), 0)
+    flip, ones, shift, inflate, noise, again = attack.attackers
+    assert torch.equal(bits(lies)[[flip, again]], -bits(sent)[[flip, again]])
+    assert (bits(lies)[ones] == 1).all()
+    assert torch.allclose(lies.mean[shift], sent.mean[shift] + 3 * sent.scale[shift])
+    assert torch.equal(lies.packed[inflate], sent.packed[inflate])
+    assert torch.equal(lies.scale[inflate], 3 * sent.scale[inflate])
+    assert abs(float((bits(lies)[noise] * bits(sent)[noise]).mean())) < 4 / np.sqrt(SIZE)
+
+
 def test_a_quantiser_is_a_bound_of_its_own() -> None:
     honest, lies, attack = lie(kind="scale-inflation", strength=1e6, method={"side_bits": 4}, exponents=(0,))
     assert (lies.scale[attack.attackers] <= 2.0**6).all()  # the largest of 16 levels is in the last bin
@@ -88,6 +136,7 @@ def test_attackers_are_drawn_once_a_run() -> None:
     ("options", "message"),
     [
         ({"kind": "scale-inflation"}, "strength must not be 1 with scale-inflation"),
+        ({"kind": "scale-collusion"}, "strength must not be 1 with scale-collusion"),
         ({"kind": "sign-flip", "collude": True}, 'collude must be false unless kind is "random-bits"'),
     ],
 )

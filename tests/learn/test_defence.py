@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from signfade.lab.config import load
-from signfade.learn import Experiment
+from signfade.learn import Experiment, RunFailed
 from signfade.learn.attack import choose_attackers
 from signfade.learn.joint import JointRule
 from signfade.learn.reliability import Reliability
@@ -81,7 +81,7 @@ def test_flippers_are_found_whatever_the_data(spread: float, method: dict[str, A
         record = experiment.advance()
     liars = choose_attackers(experiment.settings.attack, 20, experiment.settings.seed)
     found = trust(experiment)
-    assert (found[liars] < -0.5).all()
+    assert (found[liars] <= 0).all()  # left out, or turned round
     assert (np.delete(found.numpy(), liars) > 0.5).all()
     assert record["reliability"][0] == pytest.approx(float(found.min()), abs=1e-4)
     assert record["nmse_theory"] is None
@@ -102,7 +102,7 @@ def test_random_bits_lose_their_weight() -> None:
     )
     liars = choose_attackers(experiment.settings.attack, 20, experiment.settings.seed)
     found = trust(experiment)
-    assert (found[liars].abs() < 0.5).all()
+    assert (found[liars] < 0.7).all()
     assert (np.delete(found.numpy(), liars) > 0.5).all()
 
 
@@ -157,10 +157,81 @@ def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> No
     """Honest devices with different classes disagree; forty rounds of digits tell who lies all the same."""
     example = Path(__file__).parents[2] / "examples" / "digits.toml"
     lies = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
-    experiment = Experiment(load(example, [*lies, f"seed={seed}", "rounds=1000"]))
+    method = ["method.preset=rotated-sbfl", "server.step=3e-2", "server.momentum=0.0"]
+    experiment = Experiment(load(example, [*method, *lies, f"seed={seed}", "rounds=1000"]))
     for _ in range(40):
         experiment.advance()
     liars = choose_attackers(experiment.settings.attack, 20, seed)
     found = trust(experiment)
-    assert (found[liars] < -0.5).all()
+    assert (found[liars] <= 0).all()
     assert (np.delete(found.numpy(), liars) > 0.5).all()
+
+
+DIGITS = ["rounds=100", "model.name=mlp", "server.step=0.2", "server.schedule=sqrt", "threads=1"]
+
+
+def digits(rounds: int, *words: str, seed: int = 0) -> Experiment:
+    """Some rounds of the setting of docs/attacks.md."""
+    example = Path(__file__).parents[2] / "examples" / "digits.toml"
+    experiment = Experiment(load(example, [*DIGITS, f"seed={seed}", *words]))
+    for _ in range(rounds):
+        experiment.advance()
+    return experiment
+
+
+@pytest.mark.parametrize("method", ["sbfl", "best"])
+def test_ones_do_not_turn_the_server_against_honest_devices(method: str) -> None:
+    """Six of twenty send +1 only: they dominate the way of the model, and say nothing of anybody."""
+    preset = ["method.preset=best"] if method == "best" else []
+    cnn = ["model.name=small-cnn", "server.step=0.03", "server.schedule=constant", *preset]
+    experiment = digits(40, "attack.kind=ones", "attack.fraction=0.3", "defence.reliability=true", *cnn)
+    liars = choose_attackers(experiment.settings.attack, 20, 0)
+    found = np.delete(trust(experiment).numpy(), liars)
+    assert found.mean() > 0.8
+    assert found.min() >= 0
+
+
+@pytest.mark.parametrize("method", ["sbfl", "best"])
+def test_nine_flippers_of_twenty_are_found(method: str) -> None:
+    preset = ["method.preset=best"] if method == "best" else []
+    experiment = digits(
+        50, "attack.kind=sign-flip", "attack.fraction=0.45", "defence.reliability=true", *preset
+    )
+    liars = choose_attackers(experiment.settings.attack, 20, 0)
+    found = trust(experiment).numpy()
+    assert found[liars].max() < 0.3
+    assert np.delete(found, liars).min() > 0.5
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.45])
+def test_vanishing_scales_do_not_let_the_inflated_one_pass(fraction: float) -> None:
+    """Undefended, or bounded by the lower half's spread, the run ends within five rounds."""
+    words = ["attack.kind=scale-collusion", f"attack.fraction={fraction}", "attack.strength=1000"]
+    experiment = digits(30, "defence.bound_scales=true", *words)
+    assert experiment.task.evaluate(experiment.weights).accuracy > 0.5
+    with pytest.raises(RunFailed, match="diverged"):
+        digits(30, *words)
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi_krum", "trimmed_mean", "median"])
+def test_rules_of_the_literature_leave_an_inflated_vector_out(rule: str) -> None:
+    """One of twenty claims a thousand times its scale: the model goes where it goes without it."""
+    method = {"method__aggregator": rule, "defence__assumed": 0.1, "cell__perfect": True}
+    lies = {"attack__kind": "scale-inflation", "attack__fraction": 0.05, "attack__strength": 1000.0}
+    honest, attacked = (play(Bowl(20, 300, 0.5), 10, **method, **extra).weights for extra in ({}, lies))
+    assert (attacked - honest).norm() < 0.3 * honest.norm()
+
+
+def test_a_median_of_equal_devices_is_their_sum() -> None:
+    """Devices alike send alike: every robust mean, times K, is sbfl."""
+    task = Bowl(20, 100, 0.0, noise=0.0)
+    task._curvature[:] = 1.0
+    plain = play(task, 3, cell__perfect=True)
+    for rule in ("krum", "multi_krum", "trimmed_mean", "median"):
+        found = play(task, 3, cell__perfect=True, method__aggregator=rule).weights
+        assert torch.allclose(found, plain.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_rules_that_choose_devices_refuse_reliability() -> None:
+    with pytest.raises(ValueError, match=r"defence\.reliability must be false with krum"):
+        settings(method__aggregator="krum", defence__reliability=True)

@@ -60,7 +60,7 @@ def test_each_rung_is_at_or_below_the_one_before() -> None:
     errors = {
         name: np.mean([record["nmse"] for record in play(rounds=6, **method)[1]])
         for name, method in {
-            "vote": {"method__aggregator": "signsgd"},
+            "vote": {"method__aggregator": "signsgd", "method__tie": "plus"},
             "sbfl": {"method__aggregator": "sbfl"},
             "linear": {"method__aggregator": "bfl"},
             "told": {"method__aggregator": "bfl", "method__correlation": "genie"},

@@ -21,6 +21,8 @@ def scene(seed: int = 1, devices: int = K, size: int = 400) -> dict[str, torch.T
     std = covariance.diagonal().sqrt()
     h = torch.randn(devices, generator=generator, dtype=torch.float64)
     sigma2 = torch.rand(devices, generator=generator, dtype=torch.float64) + 0.1
+    correlation = covariance / std[:, None] / std[None, :]
+    correlation.fill_diagonal_(1.0)  # s / sqrt(s) / sqrt(s) may round to either side of one
     root = torch.linalg.cholesky(covariance)
     g = root @ torch.randn(devices, size, generator=generator, dtype=torch.float64)
     noise = torch.randn(devices, size, generator=generator, dtype=torch.float64)
@@ -32,7 +34,7 @@ def scene(seed: int = 1, devices: int = K, size: int = 400) -> dict[str, torch.T
         "sigma2": sigma2,
         "std": std,
         "scale": math.sqrt(2 / math.pi) * std,
-        "correlation": covariance / std[:, None] / std[None, :],
+        "correlation": correlation,
         "weights": torch.rand(devices, generator=generator, dtype=torch.float64) + 0.5,
     }
 

@@ -76,3 +76,13 @@ def test_bad_input_is_named(update: object, change: dict[str, object], message: 
     }
     with pytest.raises(ValueError, match=message):
         update(**arguments)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_downlink_of_signs_sends_nothing_where_nothing_was_received(momentum: float) -> None:
+    state = server.ServerState(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 0.5]))
+    after, info = server.sign_downlink_update(state, torch.zeros(2), step=0.1, momentum=momentum)
+    assert after == state
+    assert info == (0.0, 0)
+    _, info = server.sign_downlink_update(state, torch.tensor([0.0, -1.0]), step=0.1, momentum=momentum)
+    assert info.downlink_bits == 2  # one bit has no zero

@@ -24,5 +24,11 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Train; what is kept of the run is in the folder."""
     config = context.run_config
-    strategy = OneBitStrategy(settings_from(config), Net(), folder=str(config["folder"]))
+    strategy = OneBitStrategy(
+        settings_from(config),
+        Net(),
+        folder=str(config["folder"]),
+        quorum=float(config["quorum"]),
+        remember_keys=bool(config["remember-keys"]),
+    )
     strategy.start(grid, timeout=float(config["timeout"]), evaluate_fn=evaluate)

@@ -107,8 +107,11 @@ def run(
         typer.echo(json.dumps(summary, indent=2))
         return
     from signfade.cli.show import summary_text
+    from signfade.lab.summary import fall_text
 
     typer.echo(f"{summary_text(summary)}\n{folder}")
+    if (fall := fall_text(summary)) is not None:
+        typer.echo(f"{fall}; try a smaller server.step")
 
 
 def _crew(shards: int | None, engine: str, address: str | None) -> AbstractContextManager[Any]:
@@ -131,7 +134,7 @@ def compare(
             metavar="A,B,C",
             help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
         ),
-    ] = "signsgd,sbfl,ideal",
+    ] = "signsgd,sbfl,best,ideal",
     seeds: Annotated[int, typer.Option(metavar="N", help="Repeat everything with N seeds.")] = 1,
     jobs: Jobs = 1,
     overrides: Overrides = None,
@@ -150,7 +153,8 @@ def compare(
 def demo(overrides: Overrides = None, out: Out = None) -> None:
     """Compare four methods on digits, in under two minutes.
 
-    signSGD, SBFL, the preset "best" and the ideal, over one cell. Nothing is downloaded.
+    The vote (signsgd), the paper's rule (sbfl), the recommended preset (best) and full precision without a
+    radio (ideal), over one cell, each with the step and momentum that suit it best. Nothing is downloaded.
     """
     from importlib.resources import as_file, files
 

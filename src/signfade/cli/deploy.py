@@ -25,8 +25,18 @@ def deploy(
         typer.Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; turns TLS on."),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds a round waits for its devices.")
+        float, typer.Option(metavar="S", help="Seconds a round waits for its devices at most.")
     ] = 120.0,
+    quorum: Annotated[
+        float, typer.Option(metavar="Q", help="Share of the devices whose replies are enough for a round.")
+    ] = 1.0,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Seconds a round that has its quorum waits for the rest; half as long again by default.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     out: Out = None,
     resume: Annotated[
@@ -41,7 +51,10 @@ def deploy(
 
     Starts a SuperLink and N SuperNodes on this machine, submits the run, follows it, and stops all of them.
     With a cell in the settings bits also pass through its simulated radio; "--set cell.perfect=true" is
-    Flower's network alone. Everything about the run is kept in the folder OUT/NAME-deploy.
+    Flower's network alone. Scales are bounded unless "--set defence.bound_scales=false". All listen on
+    127.0.0.1 only, but whoever reaches the SuperLink's port there, with TLS by the certificate that is made,
+    can run programs in your name: do not use this on a machine that others log in to. Everything about the
+    run is kept in the folder OUT/NAME-deploy.
     """
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out)
@@ -64,6 +77,8 @@ def deploy(
             tls=tls,
             auth=auth,
             timeout=timeout,
+            quorum=quorum,
+            deadline=deadline,
             resume=resume,
             on_round=watch.round,
             on_note=watch.note,

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.learn.classify import merge_buffers
+from signfade.learn.buffers import merge_buffers
 from signfade.learn.synthetic import RegressionTask
 from signfade.learn.task import Devices, Evaluation, LocalGradients, Task
 

@@ -21,6 +21,7 @@ from signfade.lab.group import Group, group_runs, load_run
 from signfade.lab.report import write_report
 from signfade.lab.style import save_figure
 from signfade.lab.table import comparison_table
+from signfade.lab.toml import flatten
 from signfade.lab.train import PlannedRun, RunFailed, folder_name, standing, train
 from signfade.learn.imports import is_import_path, load_function
 from signfade.settings import PRESETS, Aggregator, RunSettings
@@ -63,8 +64,8 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
     """Return the settings of one method of a comparison.
 
     A name is looked for among the variants, then the presets, then the aggregators; a name with a colon is
-    the import path of a rule. A preset or an aggregator replaces the preset of the file; a variant is put on
-    top of the file.
+    the import path of a rule. A preset or an aggregator replaces the preset of the file, also where a variant
+    names it; apart from that a variant is put on top of the file.
 
     Args:
         settings: what all methods share.
@@ -86,7 +87,8 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
     label = name
     if name in settings.variants:
         layer = settings.variants[name]
-        tree = settings.model_dump(exclude={"variants"})
+        replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
+        tree = _without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
         fixed = next((key for key in _FIXED if key in layer), None)
         if fixed is not None:
             raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")

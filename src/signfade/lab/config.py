@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "overlay",
     "parse_override",
+    "plain_defaults",
     "read",
     "resolve",
     "to_toml",
@@ -67,7 +68,7 @@ def known_keys() -> dict[str, FieldInfo]:
         >>> list(known_keys())[:3]
         ['name', 'label', 'seed']
         >>> known_keys()["server.step"].default
-        0.01
+        0.03
     """
     keys: dict[str, FieldInfo] = {}
     for name, field in RunSettings.model_fields.items():
@@ -77,6 +78,18 @@ def known_keys() -> dict[str, FieldInfo]:
         elif name != "variants":
             keys[name] = field
     return keys
+
+
+def plain_defaults() -> dict[str, Any]:
+    """Return the default of every key by itself: what it is where another key of its section is given.
+
+    They differ from `RunSettings()` in the method, whose keys a preset decides if nothing is said.
+
+    Example:
+        >>> plain_defaults()["method.rotation"], RunSettings().method.rotation
+        ('none', 'hadamard')
+    """
+    return {key: field.default for key, field in known_keys().items()}
 
 
 def _sections() -> frozenset[str]:

@@ -10,7 +10,7 @@ from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
 
 from signfade.lab.panels import curves, draw_line, panels, scale_vertical
-from signfade.lab.style import GRID, INK, MUTED, SERIES, figure_style, line_style, save_figure
+from signfade.lab.style import GRID, INK, MUTED, SERIES, figure_style, line_style, named_styles, save_figure
 
 __all__ = ["cell_map", "curves", "mse_curves", "panels", "save_figure", "snr_histogram"]
 
@@ -125,13 +125,13 @@ def mse_curves(
         figure = Figure((6.4, 3.8), layout="constrained")
         ax = figure.add_subplot()
         finite = []
-        for index, (name, one) in enumerate(values.items()):
+        for style, (name, one) in zip(named_styles(list(values)), values.items()):
             curve = np.asarray(one, dtype=float)
             if curve.shape != snr.shape:
                 raise ValueError(
                     f"values[{name!r}] must have shape {list(snr.shape)}; got {list(curve.shape)}"
                 )
-            draw_line(ax, snr, curve, line_style(index), name)
+            draw_line(ax, snr, curve, style, name)
             finite.append(curve[np.isfinite(curve)])
         scale_vertical(ax, np.concatenate(finite) if finite else np.ones(1), span=5)
         ax.axhline(1.0, color=MUTED, linewidth=0.8, label="_guess", zorder=1)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from signfade.lab.config import deciding
+from signfade.lab.config import deciding, plain_defaults
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import summarise, trailing_mean
 from signfade.lab.toml import flatten
-from signfade.settings import RunSettings
+from signfade.settings import method_name
 
 __all__ = [
     "Group",
@@ -38,9 +38,8 @@ _ASIDE = frozenset({"name", "label", "seed", "out", "threads", "checkpoint_every
 
 @cache
 def default_settings() -> dict[str, Any]:
-    """Return the dotted settings of a run that says nothing, without those that are not set."""
-    flat = flatten(RunSettings().model_dump(exclude={"variants"}))
-    return {key: value for key, value in flat.items() if value is not None}
+    """Return the default of every dotted setting by itself, without those that are not set."""
+    return {key: value for key, value in plain_defaults().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,10 @@ class Run:
     @property
     def label(self) -> str:
         """What the method is called."""
-        keys = ("label", "method.preset", "method.aggregator")
-        return str(next((self.flat[key] for key in keys if self.flat.get(key) not in (None, "none")), "run"))
+        if self.flat.get("label") not in (None, "none"):
+            return str(self.flat["label"])
+        section = self.config.get("method")
+        return method_name(section if isinstance(section, dict) else {})
 
     @property
     def seed(self) -> Any:
@@ -158,11 +159,15 @@ class Group:
         A key of summary.json, or the median over rounds of a key of metrics.jsonl: the median, because one
         deep fade can make the error of a single round arbitrarily large.
         """
-        found = []
+        return list(self.by_seed(key).values())
+
+    def by_seed(self, key: str) -> dict[Any, float]:
+        """Return the same numbers by the seed of their run."""
+        found = {}
         for run in self.runs:
             value = run.numbers[key] if key in run.numbers else _median(run, key)
             if isinstance(value, int | float):
-                found.append(float(value))
+                found[run.seed] = float(value)
         return found
 
 

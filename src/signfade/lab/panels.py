@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from signfade.lab.group import Group, Series
-from signfade.lab.style import INK, MUTED, LineStyle, figure_style, line_style
+from signfade.lab.style import INK, MUTED, LineStyle, figure_style, line_style, named_styles
 from signfade.lab.summary import ACCURACY_GOAL, LOSS_GOAL, WINDOW
 
 __all__ = [
@@ -67,9 +67,10 @@ PANELS: Mapping[str, Panel] = {
 
 
 def group_styles(groups: Sequence[Group]) -> list[LineStyle]:
-    """Return a style for each group: the ideal bound in grey, the others that have a curve in their order."""
-    ranks = np.cumsum([group.rounds[0] > 0 and not group.ideal for group in groups]) - 1
-    return [line_style(max(0, int(rank)), bound=group.ideal) for rank, group in zip(ranks, groups)]
+    """Return a style for each group: the ideal bound in grey, those that have a curve by their method."""
+    drawn = [group.rounds[0] > 0 and not group.ideal for group in groups]
+    styles = named_styles([group.runs[0].label if has else None for group, has in zip(groups, drawn)])
+    return [line_style(0, bound=True) if group.ideal else style for group, style in zip(groups, styles)]
 
 
 def smoothing_window(groups: Sequence[Group]) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ __all__ = [
     "GRID",
     "INK",
     "MUTED",
+    "PLACES",
     "SERIES",
     "LineStyle",
     "figure_style",
     "inline_svg",
     "line_style",
+    "named_styles",
     "save_figure",
     "swatch_svg",
 ]
@@ -45,6 +48,8 @@ _DASHES: tuple[tuple[float, ...], ...] = (
     (3, 2.6),
 )
 _MARKERS = "osD^vPX"
+# The same method has the same line in every figure, table and report: its index for `line_style`.
+PLACES = {"signsgd": 0, "sbfl": 1, "corrected": 1, "rotated-sbfl": 2, "best": 3}
 _STYLE: Any = {  # Any: matplotlib's stubs know its keys only as literals
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -103,6 +108,34 @@ def line_style(index: int, *, bound: bool = False) -> LineStyle:
     return LineStyle(
         SERIES[index % len(SERIES)], _DASHES[(index + turn) % len(_DASHES)], _MARKERS[index % len(_MARKERS)]
     )
+
+
+def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
+    """Return a style for each name: its own if it is a known method, else the next one that is free.
+
+    Free are first the styles that no method owns, then those whose methods are not drawn. The second of two
+    equal methods, such as one rule with two steps, is treated as an unknown one.
+
+    Args:
+        names: what is drawn, in order; None for what needs no line of its own.
+
+    Example:
+        >>> [style.color for style in named_styles(["mine", "best", "signsgd"])]
+        ['#e69f00', '#cc79a7', '#0072b2']
+    """
+    drawn = frozenset(PLACES[name] for name in names if name in PLACES)
+    owned_last = sorted(range(len(SERIES)), key=lambda place: place in PLACES.values())
+    free = (place for place in chain(owned_last, count(len(SERIES))) if place not in drawn)
+    given: set[int] = set()
+    styles = []
+    for name in names:
+        place = PLACES.get(name or "")
+        if place is None or place in given:
+            place = 0 if name is None else next(free)
+        else:
+            given.add(place)
+        styles.append(line_style(place))
+    return styles
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from signfade import __version__
@@ -14,11 +14,15 @@ from signfade.lab.metrics import BIT_KEYS, parse_json, plain_json
 
 __all__ = [
     "ACCURACY_GOAL",
+    "FALL",
+    "LATE",
     "LOSS_GOAL",
     "SMOOTHING",
     "WINDOW",
     "decode_summary",
     "encode_summary",
+    "fall_text",
+    "late_accuracy",
     "summarise",
     "trailing_mean",
 ]
@@ -27,6 +31,8 @@ __all__ = [
 _TEXTS = ("name", "method", "version", "smoothing")
 
 WINDOW = 5
+LATE = 5
+FALL = 0.05
 LOSS_GOAL = 1.0
 ACCURACY_GOAL = 0.9
 SMOOTHING = (
@@ -50,6 +56,47 @@ def trailing_mean(values: Sequence[float | None], window: int = WINDOW) -> list[
         part = [value for value in values[max(0, end - window) : end] if value is not None]
         means.append(sum(part) / window if len(part) == window else None)
     return means
+
+
+def late_accuracy(accuracies: Sequence[float]) -> float | None:
+    """Return the mean over the last five evaluations, of those after the best; the best if it is last.
+
+    Evaluations before the best do not count, so that a run that still rises has not fallen.
+
+    Args:
+        accuracies: of all evaluations, oldest first.
+
+    Example:
+        >>> late_accuracy([0.2, 0.6, 0.9]), late_accuracy([0.2, 0.9, 0.5, 0.3])
+        (0.9, 0.4)
+    """
+    if not accuracies:
+        return None
+    best = max(range(len(accuracies)), key=lambda i: accuracies[i])
+    return fmean(accuracies[best + 1 :][-LATE:] or [accuracies[best]])
+
+
+def fall_text(summary: Mapping[str, Any]) -> str | None:
+    """Return a sentence about a run that ended far below its best; None for all others.
+
+    Far is more than 5 points between the best evaluation and `late_accuracy`.
+
+    Args:
+        summary: what `summarise` returns.
+
+    Example:
+        >>> print(fall_text({"best_accuracy": 0.91, "late_accuracy": 0.55}))
+        accuracy fell: 55.0 % on average over the last evaluations, 36.0 points below its best of 91.0 %
+        >>> fall_text({"best_accuracy": 0.91, "late_accuracy": 0.88}) is None
+        True
+    """
+    best, late = summary.get("best_accuracy"), summary.get("late_accuracy")
+    if best is None or late is None or best - late <= FALL:
+        return None
+    return (
+        f"accuracy fell: {100 * late:.1f} % on average over the last evaluations, "
+        f"{100 * (best - late):.1f} points below its best of {100 * best:.1f} %"
+    )
 
 
 def summarise(
@@ -81,8 +128,8 @@ def summarise(
         The keys of summary.json in order. `median_nmse` is the error of the estimates, squared and over the
         energy of the true sum, and `median_nmse_theory` what was predicted of it. `uplink_bits` is everything
         that the devices sent, `payload_bits` signs and scalars alone, as the paper counts, `bits.*` are the
-        items, and `wire_uplink_bits` is what a deployment measured. `diverged_at` is the first round in which
-        something was not finite.
+        items, and `wire_uplink_bits` is what a deployment measured. `late_accuracy` is the mean over the last
+        evaluations, see there. `diverged_at` is the first round in which something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
@@ -105,6 +152,7 @@ def summarise(
         "rounds": len(metrics),
         "best_accuracy": max((value for _, value in accuracy), default=None),
         "last_accuracy": accuracy[-1][1] if accuracy else None,
+        "late_accuracy": late_accuracy([value for _, value in accuracy]),
         "best_test_loss": min(excess, default=None),
         "last_test_loss": excess[-1] if excess else None,
         "last_train_loss": last.get("train_loss"),

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from signfade.lab.group import Group
 from signfade.lab.metrics import BIT_KEYS
+from signfade.lab.summary import fall_text
 
 __all__ = ["Comparison", "comparison", "comparison_table", "sent_items", "spread_text"]
 
@@ -217,7 +218,14 @@ def _notes(group: Group) -> list[str]:
         f"{group.label}, seed {run.seed}: {run.failure}." for run in group.runs if run.failure is not None
     ]
     diverged = [run for run in group.runs if run.numbers.get("diverged_at") is not None]
-    return failed + [
-        f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
-        for run in diverged
+    fallen = [
+        f"{group.label}, seed {run.seed}: {text}." for run in group.runs if (text := fall_text(run.numbers))
     ]
+    return (
+        failed
+        + fallen
+        + [
+            f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
+            for run in diverged
+        ]
+    )

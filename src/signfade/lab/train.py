@@ -48,6 +48,7 @@ OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 OnWrite = Callable[[], None]
 MakeTask = Callable[[RunSettings], Task]
+_MODEL = ("step.", "task.")  # what the model is, in names of a state; the rest may say "not known yet" by NaN
 
 
 class Playable(Protocol):
@@ -119,14 +120,13 @@ def train(
         >>> tiny = load(None, ["rounds=3", "data.name=gaussian", "data.size=100"])
         >>> summary = train(tiny, Path(tempfile.mkdtemp()) / "tiny")
         >>> summary["rounds"], summary["method"], summary["parameters"]
-        (3, 'sbfl', 100)
+        (3, 'best', 100)
     """
     note = on_note or (lambda text: None)
     where = where_to_begin(settings, folder, resume)
     run = RunFolder(folder)
     if where == "finished":
-        note(f"{folder} is already finished")
-        return run.read_summary() or {}
+        return _finished(run, note)
     with listening() as stop:
         task = None if make_task is None else make_task(settings)
         experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
@@ -164,14 +164,18 @@ def play(
     with run.claimed():
         where = standing(settings, run.path)
         if where == "finished":
-            if on_note is not None:
-                on_note(f"{run.path} is already finished")
-            return run.read_summary() or {}
+            return _finished(run, on_note or (lambda text: None))
         if where == "unfinished" and not resume:
             refuse_unfinished(settings, run)
         own = settings.model_copy(update={"variants": {}})
         run.create(run.config_text() if run.exists else to_toml(own))
         return _continue(experiment, run, stop or Stop(), on_round, on_note, on_write or (lambda: None))
+
+
+def _finished(run: RunFolder, note: OnNote) -> dict[str, Any]:
+    summary = run.read_summary() or {}
+    note(f"{run.path} is already finished")
+    return summary
 
 
 def _continue(
@@ -191,7 +195,7 @@ def _continue(
 
     def save() -> int:
         on_write()
-        run.save_checkpoint(experiment.round, experiment.state(), {})
+        run.save_checkpoint(experiment.round, _finite(experiment), {})
         return experiment.round
 
     on_write()
@@ -235,6 +239,22 @@ def _continue(
         raise RunFailed(str(error)) from error
     _log(run, "finished")
     return summary
+
+
+def _finite(experiment: Playable) -> dict[str, Tensor]:
+    """Return the state to save; a model that is not finite must not take the place of a good one.
+
+    Raises:
+        RunFailed: The weights, the optimiser's state or the model's buffers hold NaN or infinity.
+    """
+    state = experiment.state()
+    for name, value in state.items():
+        if name.startswith(_MODEL) and not bool(value.isfinite().all()):
+            raise RunFailed(
+                f"round {experiment.round}: {name} is not finite, so no checkpoint is written; those of "
+                "earlier rounds are whole"
+            )
+    return state
 
 
 def _restore(experiment: Playable, run: RunFolder, note: OnNote) -> int:

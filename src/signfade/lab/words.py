@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 
+from signfade.lab.difference import Difference, difference
 from signfade.lab.group import Group
+from signfade.lab.summary import fall_text
 
 __all__ = ["TheoryRow", "finding", "theory_finding", "theory_rows"]
+
+# With too few seeds for an interval, what a difference must exceed: a point of accuracy, as it is shown with
+# one digit, or a part of a loss or error.
+_POINT, _PART = 0.0105, 0.05
 
 
 def finding(groups: Sequence[Group]) -> str:
     """Return what the runs found, in one sentence and, if runs are unfinished, a second.
 
     Compares the last test accuracy, or the excess loss, or the error of the estimates, whichever there is;
-    the ideal is a bound, not a contender. Means that lie closer than their pooled deviation are called level.
+    the ideal is a bound, not a contender. Methods are called level by one rule, see `difference`: their
+    difference lies within its 95 % interval over the seeds they share or, with fewer than three seeds, is at
+    most 1.0 points (5 % of a loss or error).
     """
     done = [group for group in groups if group.finished]
     left = sum(group.seeds for group in groups if not group.finished)
@@ -33,14 +41,14 @@ def finding(groups: Sequence[Group]) -> str:
     sentence = _opening(best, key) + _after(best) + _against(best, others, key)
     bound = next((group for group in rivals if group.ideal and group is not best), None)
     if bound is not None and key == "last_accuracy":
-        gap = 100 * (_mean(bound, key) - _mean(best, key))
-        side = f"below {bound.label}, the bound" if gap >= 0 else f"above {bound.label}, the run"
-        sentence += f"; it is {abs(gap):.1f} points {side} without a radio"
+        gap = _difference(best, bound, key)
+        kind = "run" if gap.counts and gap.mean > 0 else "bound"
+        sentence += f"; it is {_standing(best, bound, key)}, the {kind} without a radio"
     elif not others and key == "last_accuracy":
         sentence += _speed(best)
     seeds = {group.seeds for group in rivals}
     note = f" (means over {max(seeds)} seeds)" if len(seeds) == 1 and seeds != {1} else ""
-    return sentence + note + "." + _chance(best, rivals, key) + _unfinished(left)
+    return sentence + note + "." + _chance(best, rivals, key) + _fallen(done) + _unfinished(left)
 
 
 @dataclass(frozen=True)
@@ -104,29 +112,40 @@ def _against(best: Group, others: Sequence[Group], key: str) -> str:
     """How far ahead of the next, and of the last."""
     if not others:
         return ""
-    following = others[0]
-    if _level(best, following, key):
-        text = f", level with {following.label}"
-    else:
-        text = f", {_gap(best, following, key)} {following.label}"
-    last = others[-1]
+    following, last = others[0], others[-1]
+    text = f", {_standing(best, following, key)}"
     if last is not following:
-        text += f", the next, and {_gap(best, last, key)} {last.label}, the last"
+        text += f", the next, and {_standing(best, last, key)}, the last"
     return text
 
 
-def _gap(best: Group, other: Group, key: str) -> str:
-    ours, theirs = _mean(best, key), _mean(other, key)
+def _difference(one: Group, other: Group, key: str) -> Difference:
+    """One less the other, by the rule that all sentences share."""
+    floor = _POINT if key == "last_accuracy" else _PART * max(abs(_mean(g, key)) for g in (one, other))
+    return difference(one.by_seed(key), other.by_seed(key), floor)
+
+
+def _standing(one: Group, other: Group, key: str) -> str:
+    """Where one method stands to another, with the interval if there is one."""
+    found = _difference(one, other, key)
     if key == "last_accuracy":
-        return f"{100 * (ours - theirs):.1f} points above"
-    return f"{100 * (1 - ours / theirs):.0f} % below" if theirs > 0 else "as low as"
+        interval = "" if found.half is None else f" ± {100 * found.half:.1f}"
+        size = f"{100 * abs(found.mean):.1f}{interval} points"
+        side = "above" if found.mean > 0 else "below"
+    else:
+        ours, theirs = _mean(one, key), _mean(other, key)
+        high, low = max(ours, theirs), min(ours, theirs)
+        size = f"{100 * (1 - low / high):.0f} %" if high > 0 else f"{high - low:.3g}"
+        side = "above" if ours > theirs else "below"
+    if found.counts:
+        return f"{size} {side} {other.label}"
+    return f"level with {other.label}" + (f" ({size} {side})" if found.half is not None else "")
 
 
-def _level(one: Group, two: Group, key: str) -> bool:
-    """Whether two means are closer than the pooled deviation over seeds."""
-    spreads = [stdev(values) for values in (one.values(key), two.values(key)) if len(values) > 1]
-    pooled = (sum(s * s for s in spreads) / len(spreads)) ** 0.5 if spreads else 0.0
-    return abs(_mean(one, key) - _mean(two, key)) <= pooled
+def _fallen(groups: Sequence[Group]) -> str:
+    """Which methods ended far below their best."""
+    names = [group.label for group in groups if any(fall_text(run.numbers) for run in group.runs)]
+    return f" Far below its own best in the end: {', '.join(names)}." if names else ""
 
 
 def _chance(best: Group, rivals: Sequence[Group], key: str) -> str:

@@ -72,10 +72,9 @@ class Attack:
         if len(rows) == 0:
             return sent
         packed, mean, scale = sent.packed.clone(), sent.mean.clone(), sent.scale.clone()
-        if self._settings.kind == "below-bound":
-            scale[rows] = accepted_scale(sent.scale[np.delete(np.arange(len(scale)), rows)], len(rows)).to(
-                scale
-            )
+        honest = np.delete(np.arange(len(scale)), rows)
+        if self._settings.kind == "below-bound" and len(honest) > 0:
+            scale[rows] = accepted_scale(sent.scale[honest], len(rows)).to(scale)
         for row in rows:
             place = int(np.searchsorted(self.attackers, devices[row]))
             kind = self._settings.kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import queue
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -20,10 +20,11 @@ from torch.nn import functional
 
 from signfade.data import Dataset, Split
 from signfade.keys import generator, stream_key
+from signfade.learn.buffers import merge_buffers
 from signfade.learn.imports import blame
 from signfade.learn.task import Devices, Evaluation, LocalGradients
 
-__all__ = ["ClassificationTask", "merge_buffers", "one_thread"]
+__all__ = ["ClassificationTask", "one_thread"]
 
 _EVALUATION_BATCH = 250
 
@@ -87,19 +88,11 @@ def _check_scores(replica: _Replica, dataset: Dataset) -> None:
         raise ValueError(f"model must give {dataset.classes} scores a sample; got shape {list(scores.shape)}")
 
 
-def merge_buffers(reported: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Merge the buffers that devices report, the same list from each: means; of counters the largest."""
-    return [
-        torch.stack(same).mean(dim=0) if same[0].is_floating_point() else torch.stack(same).amax(dim=0)
-        for same in zip(*reported, strict=True)
-    ]
-
-
 class ClassificationTask:
     """Cross-entropy over a data set that is split over devices.
 
     A model's buffers (running statistics of batch normalisation) start each device's pass at the server's
-    values and are averaged over the devices of the round, at full precision and at 32 bits a number on the
+    values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits a number on the
     uplink. Dropout draws from the stream of its device and round.
 
     Args:
@@ -196,7 +189,7 @@ class ClassificationTask:
             done.result()
 
     def end_round(self) -> None:
-        """Average the buffers the devices reported; counters take their largest value."""
+        """Merge the buffers that the devices reported."""
         if not self._reported:
             return
         reported = [buffers for _, buffers in sorted(self._reported, key=lambda report: report[0])]

@@ -125,7 +125,7 @@ class SaturationWatch:
         self._uses += uses
         warnings = []
         advice = (
-            "means beyond the scale are told by the bits alone",
+            'method.scales = "device" or method.rotation = "hadamard" keeps means within the scale',
             "more bits reach further",
         )
         for place, name in enumerate(("mean", "scale")):

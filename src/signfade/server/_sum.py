@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
+from signfade._check import check_choice, check_finite, check_positive, check_rows, check_shape
 
 Form = Literal["corrected", "published"]
 FORMS: tuple[Form, ...] = ("corrected", "published")
@@ -29,9 +29,7 @@ def check_received(
 ) -> None:
     """Raise a ValueError that names the first argument that cannot be right; `name` is what y is called."""
     check_choice("form", form, FORMS)
-    check_tensor(name, y)
-    if y.ndim != 2:
-        raise ValueError(f"{name} must have shape [K, M]; got {list(y.shape)}")
+    check_rows(name, y)
     if y.dtype not in (torch.float32, torch.float64):  # half precision overflows in a sum over devices
         raise ValueError(f"{name} must be float32 or float64; got {y.dtype}")
     devices, size = y.shape

@@ -99,6 +99,8 @@ def blmmse_covariance(
     devices, size = y.shape
     check_shape("covariance", covariance, (devices, size, size))
     check_finite("covariance", covariance)
+    if size == 0:
+        return weighted_sum(mean, y, weights)
     if not torch.allclose(covariance, covariance.mT, rtol=1e-4, atol=0):
         raise ValueError("covariance must be symmetric for every device")
     s = covariance.double()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
+from signfade._check import check_choice, check_finite, check_positive, check_rows, check_shape, check_tensor
 
 __all__ = ["over_the_air", "superposed_vote"]
 
@@ -176,7 +176,7 @@ def _check(
     if y.ndim != 1 or y.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"y must be float32 or float64 of shape [M]; got {y.dtype} {list(y.shape)}")
     check_finite("y", y)
-    check_tensor("amplitude", amplitude)
+    check_rows("amplitude", amplitude, "[K]")
     devices = len(amplitude)
     alpha = torch.ones(devices) if weights is None else weights
     named = {"amplitude": amplitude, "mean": mean, "scale": scale, "weights": alpha}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from signfade._check import check_shape
+from signfade._check import check_rows, check_shape
 from signfade.server._sum import LARGEST_RATIO, Form, check_received, column, weighted_sum
 from signfade.server.vote import detect
 from signfade.uplink.channel import half_llr
@@ -113,6 +113,7 @@ def ideal(g: Tensor, weights: Tensor | None = None) -> Tensor:
         >>> ideal(torch.tensor([[1.0, 2.0], [3.0, -2.0]]), weights=torch.tensor([0.5, 0.5]))
         tensor([2., 0.])
     """
+    check_rows("g", g)
     devices = torch.zeros(g.shape[:1], dtype=g.dtype, device=g.device)
     check_received(g, devices, weights=weights, name="g")
     return weighted_sum(devices, g, weights)
@@ -150,8 +151,7 @@ class SBFLNetwork(nn.Module):
         form: Form = "corrected",
     ) -> None:
         super().__init__()
-        if h.ndim != 1:
-            raise ValueError(f"h must have shape [K]; got {list(h.shape)}")
+        check_rows("h", h, "[K]")
         check_shape("mean", mean, (len(h),))
         check_shape("scale", scale, (len(h),))
         like = torch.zeros(len(h), 0, dtype=h.dtype)

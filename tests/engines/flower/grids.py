@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from signfade.engines.flower.deployed import train_on
@@ -20,6 +21,7 @@ class CallingGrid(Grid):
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         self.nodes = nodes
+        self.keys: dict[int, bytes] = {}  # public keys of nodes that have one
         self.sent: list[Message] = []
         self._replies: dict[str, Message | None] = {}
 
@@ -33,6 +35,9 @@ class CallingGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         return sorted(self.nodes, reverse=True)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []

@@ -61,9 +61,16 @@ def test_a_host_may_be_named(tmp_path: Path) -> None:
 
 
 def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
-    files = [make_certificates(tmp_path).key, make_node_key(tmp_path, "node").private]
+    (tmp_path / "keys").mkdir(mode=0o755)  # also where it was there before
+    files = [make_certificates(tmp_path / "tls").key, make_node_key(tmp_path / "keys", "node").private]
     for path in files:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert stat.S_IMODE(os.stat(path.parent).st_mode) == 0o700
+
+
+def test_a_node_keeps_its_key(tmp_path: Path) -> None:
+    first = make_node_key(tmp_path, "node").public.read_bytes()
+    assert make_node_key(tmp_path, "node").public.read_bytes() == first
 
 
 def test_a_nodes_keys_belong_together_and_to_nobody_else(tmp_path: Path) -> None:

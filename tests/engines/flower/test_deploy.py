@@ -18,8 +18,10 @@ import pytest
 
 from signfade.cli.main import run as signfade
 from signfade.engines.flower import deploy as deploying
+from signfade.engines.flower.app import write_app
 from signfade.engines.flower.children import marked
-from signfade.engines.flower.deploy import deploy, deploy_folder, write_app
+from signfade.engines.flower.deploy import deploy, deploy_folder
+from signfade.engines.flower.exchange import Patience
 from signfade.engines.flower.loopback import Loopback, quiet_environment
 from signfade.lab.config import resolve
 from signfade.lab.folder import FolderError, RunFolder
@@ -39,6 +41,9 @@ def settings(**changes: Any) -> RunSettings:
         ({"data__name": "own"}, {}, r"data\.name must be .* got 'own'"),
         ({}, {"timeout": 0.0}, "timeout must be a positive number of seconds; got 0"),
         ({}, {"timeout": float("inf")}, "timeout must be a positive number"),
+        ({}, {"quorum": 0.0}, r"quorum must be a share of the devices in \(0, 1\]; got 0"),
+        ({}, {"quorum": 2.0}, "quorum must be a share"),
+        ({}, {"deadline": -1.0}, "deadline must be a number of seconds, 0 or more; got -1"),
         ({"method__aggregator": "bfl", "method__correlation": "genie"}, {}, "no genie is there"),
         ({"model__name": "paper-cnn"}, {}, "at least 16x16 pixels"),
         ({"data__devices": 5000}, {}, "devices"),
@@ -62,7 +67,7 @@ def test_the_command_says_it_in_one_sentence(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_another_or_unfinished_run_in_the_folder_is_refused(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run").create(deploying.to_toml(settings()))
+    folder = RunFolder(tmp_path / "run").create(deploying.to_toml(settings(defence__bound_scales=True)))
     with pytest.raises(FolderError, match="stopped after round 0 of 3; add --resume"):
         deploy(settings(), folder.path)
     with pytest.raises(FolderError, match="another config"):
@@ -79,11 +84,12 @@ def test_the_folder_stands_beside_that_of_the_simulation() -> None:
 
 def test_the_app_says_the_same_settings(tmp_path: Path) -> None:
     run = settings(name='a "quoted" name \\ and ünï', method__preset="best", method__side_bits=7)
-    app = write_app(tmp_path / "app", run, tmp_path / 'odd "folder"', timeout=12.5)
+    app = write_app(tmp_path / "app", run, tmp_path / 'odd "folder"', Patience(12.5, quorum=0.75))
     project = tomllib.loads((app / "pyproject.toml").read_text())
     config = project["tool"]["flwr"]["app"]["config"]
     assert resolve(tomllib.loads(config["settings"])) == run
     assert (config["folder"], config["timeout"]) == (str(tmp_path / 'odd "folder"'), 12.5)
+    assert (config["quorum"], config["deadline"], config["remember-keys"]) == (0.75, -1.0, True)
     for kind, reference in project["tool"]["flwr"]["app"]["components"].items():
         module, name = reference.split(":")
         text = (app / f"{module.replace('.', '/')}.py").read_text()
@@ -163,6 +169,35 @@ time.sleep(600)
     (folder / "log").write_text("2026-01-01 00:00:00 failed: round 2: the model has diverged\n")
     with pytest.raises(RunFailed, match=r"^round 2: the model has diverged$"):
         deploy(settings(), folder, resume=True)
+
+
+def test_a_superlink_that_ends_is_started_again_and_the_run_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times, under the same database; then it is a failure."""
+    monkeypatch.setattr(deploying, "_LAST_WORDS", 60.0)
+    log = tmp_path / "said"
+    link = f"""
+import sys, time
+open({str(log)!r}, "a").write("link " + sys.argv[sys.argv.index("--database") + 1] + chr(10))
+import socket, threading
+port = int(sys.argv[sys.argv.index("--port") + 1])
+server = socket.create_server(("127.0.0.1", port))
+time.sleep(2)
+raise SystemExit(5)
+"""
+    submit = f"""
+import time
+open({str(log)!r}, "a").write("run" + chr(10))
+time.sleep(600)
+"""
+    played_by(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=submit)
+    notes: list[str] = []
+    with pytest.raises(RunFailed, match=r"the SuperLink ended with code 5; see .*superlink\.log"):
+        deploy(settings(), tmp_path / "run", on_note=notes.append)
+    assert notes[1:] == ["the SuperLink ended with code 5; it is started again"] * 3
+    database = tmp_path / "run" / "flower" / "state" / "superlink.db"
+    assert log.read_text().splitlines() == [f"link {database}", "run"] * 4
 
 
 def remember_marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -162,7 +162,8 @@ def test_buffers_are_the_mean_of_the_devices() -> None:
     replies = [net.grid.nodes[m.metadata.dst_node_id](m) for m in messages]
     strategy.aggregate_train(1, replies)
     means = [read_tensor(reply.content["arrays"], "1.running_mean", (5,)) for reply in replies]
-    assert torch.equal(strategy.station.buffers["1.running_mean"], torch.stack(means).mean(0))
+    plain = torch.stack(means).double().mean(0).float()  # nobody is far from the others
+    assert torch.equal(strategy.station.buffers["1.running_mean"], plain)
 
 
 def test_frozen_parameters_stay_at_home() -> None:

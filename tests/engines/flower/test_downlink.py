@@ -42,7 +42,7 @@ def test_signs_cost_a_thirtysecond() -> None:
     strategy.start(grid, timeout=60)
     first, *later = downlink(grid, 1000)
     assert first > 8 * WEIGHTS
-    assert len(set(later)) == 1  # the same every round, give or take nothing
+    assert max(later) - min(later) <= 4  # the same every round, but for a checksum of one to five bytes
     overhead = message_bytes(grid.sent[-1]) - WEIGHTS // 8
     assert overhead < 2000
     assert strategy.downlink_bytes == sum(map(message_bytes, grid.sent))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -21,9 +22,10 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
+from signfade.engines.flower.app import write_app
 from signfade.engines.flower.certificates import make_node_key
 from signfade.engines.flower.children import marked
-from signfade.engines.flower.deploy import write_app
+from signfade.engines.flower.exchange import Patience
 from signfade.engines.flower.layout import Start
 from signfade.engines.flower.loopback import Loopback
 from signfade.engines.flower.strategy import OneBitStrategy
@@ -130,7 +132,8 @@ def test_a_deployment_interrupted_and_resumed_is_the_simulation(
     assert out.startswith("three, sbfl, seed 0: accuracy ")
     assert tagged(tmp_path) == {}
 
-    settings = resolve({"data.devices": 2} | dict(map(parse_override, changes)))
+    bounds = {"defence.bound_scales": True}  # which a deployment has by default
+    settings = resolve({"data.devices": 2} | bounds | dict(map(parse_override, changes)))
     simulated = Experiment(settings)
     records = [simulated.advance() for _ in range(3)]
     assert torch.equal(weights_of(folder.path), simulated.weights)
@@ -145,6 +148,46 @@ def test_a_deployment_interrupted_and_resumed_is_the_simulation(
         f"round {done} of 3 is done, going on",
         "finished",
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the SuperLink in /proc")
+def test_a_superlink_that_is_killed_is_started_again(tmp_path: Path, environment: dict[str, str]) -> None:
+    """With TLS and authentication: its SuperNodes stay, connect again, and the run ends as the simulation."""
+    changes = ["rounds=3", "cell.perfect=true", "data.name=regression", "data.batch=none", "name=link"]
+    command = [sys.executable, "-m", "signfade", "deploy", "--devices", "2", "--auth", "--timeout", "3600"]
+    command += ["--out", str(tmp_path), *(word for change in changes for word in ("--set", change))]
+    folder = RunFolder(tmp_path / "link-deploy")
+
+    def processes(program: str) -> set[int]:
+        return {pid for pid, line in tagged(tmp_path).items() if f"/{program} " in line}
+
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(command, stderr=said, stdout=said, env=environment)
+    wait_for(lambda: len(folder.read_metrics()) >= 1 or run.poll() is not None, "a round", folder.path)
+    [link], nodes = processes("flower-superlink"), processes("flower-supernode")
+    os.kill(link, signal.SIGKILL)
+    wait_for(
+        lambda: bool(processes("flower-superlink") - {link}) or run.poll() is not None, "it", folder.path
+    )
+    assert len(nodes) == 2
+    wait_for(lambda: folder.finished or run.poll() is not None, "the end", folder.path)
+    still_there = processes("flower-supernode") if run.poll() is None else nodes
+    wait_for(lambda: run.poll() is not None, "the end", folder.path)
+    told = (tmp_path / "said").read_text()
+    assert run.returncode == 0, told
+    assert still_there == nodes
+    assert "the SuperLink ended with code -9; it is started again" in told
+    assert "the SuperNode of device" not in told
+
+    bounds = {"defence.bound_scales": True}
+    simulated = Experiment(resolve({"data.devices": 2} | bounds | dict(map(parse_override, changes))))
+    for _ in range(3):
+        simulated.advance()
+    assert torch.equal(weights_of(folder.path), simulated.weights)
+    assert [record["devices"] for record in folder.read_metrics()] == [2, 2, 2]
+    assert "refused" not in folder.log_path.read_text()  # device numbers are still those of their keys
+    for private in ("certificates", "keys", "state", "home"):
+        assert stat.S_IMODE((folder.path / "flower" / private).stat().st_mode) == 0o700
 
 
 # Round 1: device 1 sends garbage, device 2 a scale that is no number. Round 2: device 1 sends another model's
@@ -231,7 +274,7 @@ def test_kills_garbage_and_strangers_change_nothing_else(tmp_path: Path) -> None
     folder = RunFolder(tmp_path / "run").create(to_toml(settings))
     place = folder.path / "flower"
     place.mkdir()
-    app = write_app(place / "app", settings, folder.path, timeout=3600.0)
+    app = write_app(place / "app", settings, folder.path, Patience(3600.0))
     (app / "signfade_deployed" / "client_app.py").write_text(MISCHIEF)
 
     with Loopback(place, 4, tls=True, auth=True) as flower:

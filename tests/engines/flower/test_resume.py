@@ -60,8 +60,13 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "method",
-    [{}, {"method.preset": "best"}, {"server.optimizer": "adam", "server.momentum": 0.0}],
-    ids=["sbfl", "best", "adam"],
+    [
+        {},
+        {"method.preset": "best"},
+        {"server.optimizer": "adam", "server.momentum": 0.0},
+        {"method.side_bits": 4, "method.scales": "layer"},
+    ],
+    ids=["sbfl", "best", "adam", "quantised"],
 )
 def test_killed_and_resumed_equals_never_stopped(method: dict[str, Any], tmp_path: Path) -> None:
     run = settings(**method)

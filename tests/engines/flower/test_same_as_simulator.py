@@ -11,6 +11,7 @@ from signfade.engines.flower.deployed import evaluation
 from signfade.engines.flower.layout import Start
 from signfade.engines.flower.strategy import OneBitStrategy
 from signfade.lab.config import resolve
+from signfade.lab.metrics import BIT_KEYS
 from signfade.learn.run import Experiment
 from signfade.learn.tasks import make_task
 
@@ -31,6 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sbfl": {},
     "high_snr": {"method.aggregator": "high_snr", "method.weights": "share"},
     "coded scalars, by layer": {"method.side_bits": 6, "method.scales": "layer"},
+    "coded scalars of the regression": {"data.name": "regression", "data.size": 40, "method.side_bits": 4},
+    "coded scalars as codewords": RADIO | {"cell.side_info": "coded", "method.side_bits": 3},
     "vote": {"method.aggregator": "signsgd", "server.downlink": "sign", "server.step": 1e-3},
     "vote, ties by a coin": RADIO
     | {"data.devices": 4, "method.aggregator": "signsgd", "method.tie": "random"},
@@ -61,6 +64,8 @@ def test_same_weights_losses_and_accuracies(name: str) -> None:
 
     assert torch.equal(strategy.station.weights, simulated.weights)
     assert strategy.judge.faults == []
+    assert strategy.station.sent.record() == {key: records[-1][key] for key in BIT_KEYS}
+    assert strategy.station.encoder.range.exponents == simulated._encoder.range.exponents
     for record in records:
         number = record["round"]
         metrics = result.train_metrics_clientapp[number]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from signfade.engines.flower.device import Local, answer, device_number, reply_with_bits
 from signfade.engines.flower.layout import Layout
-from signfade.engines.flower.strategy import OneBitStrategy, settings_from
+from signfade.engines.flower.options import settings_from
+from signfade.engines.flower.strategy import OneBitStrategy
 
 __all__ = [
     "Layout",

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Certificates", "NodeKey", "make_certificates", "make_node_key"]
+__all__ = ["Certificates", "NodeKey", "make_certificates", "make_node_key", "private_folder"]
 
 _VALID = datetime.timedelta(days=30)
 _HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -35,13 +35,20 @@ class NodeKey(NamedTuple):
     public: Path
 
 
+def private_folder(folder: Path) -> Path:
+    """Make a folder that nobody but its owner may enter, or make it so if it is there; return it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    return folder
+
+
 def make_certificates(folder: Path, hosts: Sequence[str] = _HOSTS) -> Certificates:
     """Make an authority and a server's certificate signed by it, valid for 30 days.
 
     The authority's own key is not kept: nobody can sign anything with it later.
 
     Args:
-        folder: Where the files go.
+        folder: Where the files go, for its owner only.
         hosts: Names and addresses under which the server is reached.
     """
     authority_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
@@ -64,7 +71,7 @@ def make_certificates(folder: Path, hosts: Sequence[str] = _HOSTS) -> Certificat
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     files = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
     files.authority.write_bytes(root.public_bytes(serialization.Encoding.PEM))
     files.certificate.write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
@@ -75,13 +82,17 @@ def make_certificates(folder: Path, hosts: Sequence[str] = _HOSTS) -> Certificat
 def make_node_key(folder: Path, name: str) -> NodeKey:
     """Make the key pair by which a SuperNode proves who it is: NIST P-384, OpenSSH format.
 
+    A pair that is there is kept: it is who the node is, in a run that is continued as in a new one.
+
     Args:
-        folder: Where the files go.
+        folder: Where the files go, for its owner only.
         name: Of the private key's file; the public one has `.pub` added.
     """
-    key = ec.generate_private_key(ec.SECP384R1())
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     files = NodeKey(folder / name, folder / f"{name}.pub")
+    if files.private.exists() and files.public.exists():
+        return files
+    key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(files.private, _private(key, serialization.PrivateFormat.OpenSSH))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     files.public.write_bytes(public + b"\n")

@@ -70,6 +70,11 @@ class Children:
                 process.wait(_DEATH)
         self._started.clear()
 
+    def end(self, pid: int) -> None:
+        """Kill a process if it carries the mark; its number may be another's by now."""
+        if pid in self.alive():
+            _send(pid, signal.SIGKILL)
+
     def alive(self) -> list[int]:
         """Return the processes that carry the mark and have not ended."""
         for process in self._started:

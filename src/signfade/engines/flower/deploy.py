@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,20 +13,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from signfade import __version__
+from signfade.engines.flower.app import write_app
+from signfade.engines.flower.exchange import Patience
 from signfade.engines.flower.loopback import Loopback
+from signfade.engines.flower.options import bounded
 from signfade.lab.folder import RunFolder
 from signfade.lab.toml import to_toml
 from signfade.lab.train import Interrupted, RunFailed, folder_name, where_to_begin
 from signfade.settings import RunSettings
 
-__all__ = ["deploy", "deploy_folder", "write_app"]
+__all__ = ["deploy", "deploy_folder"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 _POLL = 0.3
 _LAST_WORDS = 5.0  # seconds for the run's end to be told after its process has gone
-_PACKAGE = "signfade_deployed"
+_RESTARTS = 3  # of a SuperLink that ends by itself
 
 
 def deploy_folder(settings: RunSettings) -> Path:
@@ -42,6 +43,8 @@ def deploy(
     tls: bool = False,
     auth: bool = False,
     timeout: float = 120.0,
+    quorum: float = 1.0,
+    deadline: float | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
@@ -49,15 +52,18 @@ def deploy(
     """Play a run on one SuperLink and `data.devices` SuperNodes, and return its summary.
 
     Everything is in the run folder, that of a simulated run and a folder `flower` with logs, certificates and
-    keys. Whatever happens, every process that was started is stopped.
+    keys. Whatever happens, every process that was started is stopped. A SuperLink that ends is started again.
 
     Args:
         settings: The run; with `cell.perfect` its links are Flower's own, otherwise bits also pass through
-            the simulated radio.
+            the simulated radio. `defence.bound_scales` is on unless they say otherwise.
         folder: Its own folder.
         tls: Encrypt connections to the SuperLink.
         auth: Accept SuperNodes that prove who they are only; turns tls on.
-        timeout: Seconds a round waits for its devices.
+        timeout: Seconds a round waits for its devices at most.
+        quorum: Share of the devices asked whose replies are enough to close a round, in (0, 1].
+        deadline: Seconds until which a round that has a quorum waits for the others; by default half as long
+            again as the quorum took.
         resume: Whether a run that is there, unfinished, is continued.
         on_round: Told the metrics of each round.
         on_note: Told what a person should know, such as replies that were refused.
@@ -71,7 +77,9 @@ def deploy(
     note = on_note or (lambda text: None)
     if "checkpoint_every" not in settings.model_fields_set:  # rounds take seconds here, checkpoints do not
         settings = settings.model_copy(update={"checkpoint_every": 1})
+    settings = bounded(settings)
     _check(settings, timeout)
+    patience = Patience(timeout, quorum, deadline)
     run = RunFolder(folder)
     if where_to_begin(settings, folder, resume) == "finished":
         note(f"{folder} is already finished")
@@ -82,11 +90,11 @@ def deploy(
     place.mkdir(exist_ok=True)
     (place / "server.pid").unlink(missing_ok=True)
     with _interruptible(run, settings.rounds) as proceed, RunFolder(place).claimed():
-        app = write_app(place / "app", settings, run.path.absolute(), timeout)
+        app = write_app(place / "app", settings, run.path.absolute(), patience, keys=auth)
         note(f"starting a SuperLink and {settings.data.devices} SuperNodes; logs are in {place}")
         with Loopback(place, settings.data.devices, tls=tls or auth, auth=auth, proceed=proceed) as flower:
             teller = _Teller(run, on_round or (lambda record: None), note)
-            _follow(flower, flower.submit(app), run, teller)
+            _follow(flower, app, run, teller, proceed)
     summary = run.read_summary()
     if summary is None:
         why = run.failure() or f"the server ended before the last round; see {place / 'run.log'}"
@@ -109,23 +117,43 @@ def _check(settings: RunSettings, timeout: float) -> None:
     BaseStation(settings, Start.of_task(make_task(settings)))
 
 
-def _follow(flower: Loopback, stream: subprocess.Popen[bytes], run: RunFolder, teller: _Teller) -> None:
-    """Wait for the end of the run, telling what happens."""
+def _follow(
+    flower: Loopback, app: Path, run: RunFolder, teller: _Teller, proceed: Callable[[], None]
+) -> None:
+    """Submit the run and wait for its end, telling what happens."""
+    stream = flower.submit(app)
     server_gone: float | None = None
     ended: set[int] = set()
-    while stream.poll() is None and not run.finished:
-        flower.check()
+    restarts = 0
+    while not run.finished:
+        proceed()
         teller.look()
         for k, node in enumerate(flower.nodes):
             if node.poll() is not None and k not in ended:
                 ended.add(k)
                 teller.note(f"the SuperNode of device {k} ended; see {flower.log(f'supernode-{k}')}")
-        if _has_ended(run.path / "flower" / "server.pid"):
+        if flower.link_ended is not None and restarts < _RESTARTS:
+            restarts += 1
+            server_gone = None
+            stream = _start_again(flower, app, run, teller)
+        flower.check()
+        if stream.poll() is not None or _has_ended(run.path / "flower" / "server.pid"):
             server_gone = server_gone or time.monotonic()
             if time.monotonic() - server_gone > _LAST_WORDS:
                 break
         time.sleep(_POLL)
     teller.look()
+
+
+def _start_again(flower: Loopback, app: Path, run: RunFolder, teller: _Teller) -> subprocess.Popen[bytes]:
+    """Start a SuperLink that has ended again, and the run from its newest checkpoint."""
+    teller.note(f"the SuperLink ended with code {flower.link_ended}; it is started again")
+    pid_file = run.path / "flower" / "server.pid"
+    if pid_file.exists():  # the server lives only as long as its SuperLink, but may take a while to notice
+        flower.end(int(pid_file.read_text()))
+        pid_file.unlink()
+    flower.restart_link()
+    return flower.submit(app)
 
 
 def _has_ended(pid_file: Path) -> bool:
@@ -164,54 +192,6 @@ class _Teller:
             text = line.decode(errors="replace")[20:]  # after the time
             if text != "finished" and not text.endswith("going on"):
                 self.note(text)
-
-
-def write_app(folder: Path, settings: RunSettings, run: Path, timeout: float) -> Path:
-    """Write the Flower app that is submitted: two imports, and the settings.
-
-    Args:
-        folder: Of the app.
-        settings: All of the run.
-        run: The run folder on the server's machine.
-        timeout: Seconds a round waits for its devices.
-    """
-    code = folder / _PACKAGE
-    code.mkdir(parents=True, exist_ok=True)
-    (code / "__init__.py").write_text('"""A run of signfade on Flower."""\n')
-    for kind in ("client", "server"):
-        text = f"from signfade.engines.flower.deployed import {kind}_app as app\n\n__all__ = ['app']\n"
-        (code / f"{kind}_app.py").write_text(text)
-    own = to_toml(settings.model_copy(update={"variants": {}}))
-    (folder / "pyproject.toml").write_text(
-        f"""[project]
-name = "signfade-deployed"
-version = "{__version__}"
-description = "A run of signfade"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
-[tool.flwr.app]
-publisher = "signfade"
-
-[tool.flwr.app.components]
-serverapp = "{_PACKAGE}.server_app:app"
-clientapp = "{_PACKAGE}.client_app:app"
-
-[tool.flwr.app.config]
-folder = {_string(str(run))}
-timeout = {timeout!r}
-settings = {_string(own)}
-"""
-    )
-    return folder
-
-
-def _string(text: str) -> str:
-    """Return a text as TOML; JSON's strings are TOML's."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 @contextmanager

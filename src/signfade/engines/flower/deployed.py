@@ -76,9 +76,15 @@ def _main(grid: Grid, context: Context) -> None:
     (folder / "flower" / PID_FILE).write_text(f"{os.getpid()}\n")
     torch.set_num_threads(1)
     task = make_task(settings)
-    timeout = float(context.run_config["timeout"])
+    timeout, deadline = (float(context.run_config[name]) for name in ("timeout", "deadline"))
     strategy = OneBitStrategy(
-        settings, Start.of_task(task), folder=folder, connect_timeout=max(timeout, 180.0)
+        settings,
+        Start.of_task(task),
+        folder=folder,
+        connect_timeout=max(timeout, 180.0),
+        quorum=float(context.run_config["quorum"]),
+        deadline=None if deadline < 0 else deadline,
+        remember_keys=bool(context.run_config["remember-keys"]),
     )
     strategy.start(grid, timeout=timeout, evaluate_fn=evaluation(task))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,29 @@ from torch import Tensor, nn
 
 from signfade.learn.task import Task
 
-__all__ = ["Buffers", "Layout", "Start", "read_tensor"]
+__all__ = ["Buffers", "Kind", "Layout", "Start", "read_tensor"]
 
 Buffers = dict[str, Tensor]
 Shape = tuple[int, ...]
+_MOST_HEADER = 4096  # bytes before the numbers of an array, as NumPy writes it
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a buffer must look like: its shape and the name of its type, as NumPy has it."""
+
+    shape: Shape
+    dtype: str
+
+    @classmethod
+    def of(cls, value: Tensor) -> Kind:
+        """Return the kind of a tensor."""
+        return cls(tuple(value.shape), str(torch.empty(0, dtype=value.dtype).numpy().dtype))
+
+    @property
+    def bytes(self) -> int:
+        """Size of its numbers."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -25,7 +45,7 @@ class Layout:
 
     Attributes:
         parameters: Shapes of the trained arrays by name.
-        buffers: Shapes of the model's other state, such as running statistics, by name.
+        buffers: Kinds of the model's other state, such as running statistics, by name.
 
     Example:
         >>> layout = Layout.of_model(nn.Linear(2, 1))
@@ -37,7 +57,7 @@ class Layout:
     """
 
     parameters: Mapping[str, Shape]
-    buffers: Mapping[str, Shape] = field(default_factory=dict)
+    buffers: Mapping[str, Kind] = field(default_factory=dict)
 
     @classmethod
     def of_model(cls, model: nn.Module) -> Layout:
@@ -49,13 +69,13 @@ class Layout:
         trained = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("model has no parameters to train")
-        return cls(trained, {name: tuple(buffer.shape) for name, buffer in model.named_buffers()})
+        return cls(trained, {name: Kind.of(buffer) for name, buffer in model.named_buffers()})
 
     @classmethod
     def of_task(cls, task: Task) -> Layout:
         """Return the layout of a task of the simulator: its layers, and whatever state it has."""
         layers = {f"layer.{i}": (length,) for i, length in enumerate(task.segments)}
-        return cls(layers, {name: tuple(value.shape) for name, value in task.state().items()})
+        return cls(layers, {name: Kind.of(value) for name, value in task.state().items()})
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -82,8 +102,14 @@ class Layout:
         return torch.cat([part.reshape(-1).float() for part in parts])
 
     def read_buffers(self, record: ArrayRecord) -> Buffers:
-        """Return the buffers in a record; raises as `weights` does."""
-        return {name: read_tensor(record, name, shape) for name, shape in self.buffers.items()}
+        """Return the buffers in a record.
+
+        Raises:
+            ValueError: An array is missing, damaged, has another shape or type, or is not finite.
+        """
+        return {
+            name: read_tensor(record, name, kind.shape, kind.dtype) for name, kind in self.buffers.items()
+        }
 
     def load(self, model: nn.Module, weights: Tensor, buffers: Buffers) -> None:
         """Write weights `[M]` and buffers into a model of this layout."""
@@ -97,24 +123,56 @@ class Layout:
         return {name: part.view(shape) for (name, shape), part in zip(self.parameters.items(), parts)}
 
 
-def read_tensor(record: ArrayRecord, name: str, shape: Shape) -> Tensor:
+def read_tensor(record: ArrayRecord, name: str, shape: Shape, dtype: str | None = None) -> Tensor:
     """Return an array of a record, trusting nothing.
 
+    Args:
+        record: Where it is.
+        name: Its name.
+        shape: Its shape.
+        dtype: Its type, as NumPy names it; None takes all that torch can hold.
+
     Raises:
-        ValueError: It is not there, is damaged, has another shape, or is not finite.
+        ValueError: It is not there, is damaged, has another shape or type, or is not finite.
     """
     if name not in record:
         raise ValueError(f"the array {name!r} is missing")
     try:
-        value = np.asarray(record[name].numpy())
-    except Exception as error:  # whatever the bytes of a stranger can make NumPy raise
+        found = _declared(record[name].data)
+        if found.shape == shape and (dtype is None or found.dtype == np.dtype(dtype)):
+            value = torch.from_numpy(np.asarray(record[name].numpy()).copy())
+        else:
+            value = None
+    except Exception as error:  # whatever the bytes of a stranger can make NumPy or torch raise
         raise ValueError(f"the array {name!r} cannot be read: {error}") from error
-    if value.shape != shape or value.dtype.kind not in "fiub":
-        got = f"{value.dtype} {list(value.shape)}"
-        raise ValueError(f"the array {name!r} must be numbers of shape {list(shape)}; got {got}")
-    if not np.isfinite(value).all():
+    if value is None or value.is_complex() or tuple(value.shape) != shape:
+        wanted = f"{dtype or 'numbers'} of shape {list(shape)}"
+        raise ValueError(f"the array {name!r} must be {wanted}; got {found.dtype} {list(found.shape)}")
+    if not bool(value.isfinite().all()):
         raise ValueError(f"the array {name!r} must be finite; it holds NaN or infinity")
-    return torch.from_numpy(value.copy())
+    return value
+
+
+@dataclass(frozen=True)
+class _Declared:
+    shape: Shape
+    dtype: np.dtype[np.generic]
+
+
+def _declared(data: bytes) -> _Declared:
+    """Return what the bytes of a NumPy array say they hold, before memory is taken for it.
+
+    Raises:
+        ValueError: They are no array, or not as many as they say.
+    """
+    head = io.BytesIO(data[:_MOST_HEADER])
+    version = np.lib.format.read_magic(head)
+    if version != (1, 0):
+        raise ValueError(f"the format has version {version}, not (1, 0)")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+    if head.tell() + math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes are not {dtype} {list(shape)}")
+    return _Declared(shape, dtype)
 
 
 @dataclass(frozen=True)

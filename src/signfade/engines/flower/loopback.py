@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from signfade.engines.flower.certificates import Certificates, NodeKey, make_certificates, make_node_key
+from signfade.engines.flower.certificates import (
+    Certificates,
+    NodeKey,
+    make_certificates,
+    make_node_key,
+    private_folder,
+)
 from signfade.engines.flower.children import Children
 from signfade.lab.train import RunFailed
 
@@ -57,6 +63,9 @@ def quiet_environment(home: Path) -> dict[str, str]:
 class Loopback:
     """A deployment of Flower on the loopback interface; use as a context.
 
+    The SuperLink keeps its state in a database, so that it can end and be started again: it then still knows
+    its SuperNodes, which end if they are not known.
+
     Args:
         folder: Where logs, certificates, keys and Flower's own files go.
         devices: Number of SuperNodes; node k is told `partition-id=k`.
@@ -85,6 +94,7 @@ class Loopback:
             )
         self.folder = folder.absolute()
         self.home = self.folder / "home"
+        self._state = self.folder / "state"
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.certificates: Certificates | None = None
         self._devices, self._tls, self._auth, self._proceed = devices, tls, auth, proceed
@@ -122,8 +132,9 @@ class Loopback:
         return self._children.mark
 
     def _prepare(self) -> None:
-        shutil.rmtree(self.home, ignore_errors=True)
-        self.home.mkdir(parents=True)
+        for folder in (self.home, self._state):
+            shutil.rmtree(folder, ignore_errors=True)
+            private_folder(folder)
         connection = f'address = "{self.address}"\ninsecure = true\n'
         if self._tls:
             self.certificates = make_certificates(self.folder / "certificates")
@@ -137,7 +148,7 @@ class Loopback:
     def _start_link(self) -> None:
         host, port = self.address.split(":")
         command: list[str | Path] = ["flower-superlink", "--host", host, "--port", port]
-        command.append("--disable-runtime-dependency-installation")
+        command += ["--disable-runtime-dependency-installation", "--database", self._state / "superlink.db"]
         if self.certificates is None:
             command.append("--insecure")
         else:
@@ -152,6 +163,19 @@ class Loopback:
             if time.monotonic() > end:
                 raise RunFailed(f"the SuperLink did not start in {_START:g} s; see {self.log('superlink')}")
             time.sleep(_POLL)
+
+    @property
+    def link_ended(self) -> int | None:
+        """The code with which the SuperLink ended; None while it runs."""
+        return None if self._link is None else self._link.poll()
+
+    def restart_link(self) -> None:
+        """Start the SuperLink again after it has ended; SuperNodes connect by themselves, runs are over."""
+        self._start_link()
+
+    def end(self, process: int) -> None:
+        """End a process of the deployment, if it is one."""
+        self._children.end(process)
 
     def _register(self, keys: list[NodeKey]) -> None:
         """Tell the SuperLink whose proofs to accept."""
@@ -198,10 +222,8 @@ class Loopback:
     def check(self) -> None:
         """Raise if the SuperLink has ended, or whoever uses this wants to."""
         self._proceed()
-        if self._link is not None and self._link.poll() is not None:
-            raise RunFailed(
-                f"the SuperLink ended with code {self._link.returncode}; see {self.log('superlink')}"
-            )
+        if (code := self.link_ended) is not None:
+            raise RunFailed(f"the SuperLink ended with code {code}; see {self.log('superlink')}")
 
     def log(self, name: str) -> Path:
         """Return the log file of a process."""

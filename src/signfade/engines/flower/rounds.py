@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 from torch import Tensor
 
-from signfade.engines.flower.exchange import Exchange
+from signfade.engines.flower.exchange import Exchange, Patience
 from signfade.lab.train import RunFailed
 from signfade.settings import RunSettings
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Rounds"]
 
 _EMPTY_ROUNDS = 3  # in a row, and the run is given up
+_REFUSED_ROUNDS = 3  # in a row in which most replies were refused
 
 
 class Rounds:
@@ -32,7 +33,7 @@ class Rounds:
         strategy: What to ask and what to make of the answers.
         grid: Flower's way to the nodes.
         exchange: The strategy's messages.
-        timeout: Seconds a round waits for its devices.
+        patience: How long devices that evaluate are waited for.
         train_config: Passed on to the devices.
         evaluate_config: Passed on to devices that evaluate.
         evaluate_fn: From round and model to metrics.
@@ -49,7 +50,7 @@ class Rounds:
         strategy: OneBitStrategy,
         grid: Grid,
         exchange: Exchange,
-        timeout: float,
+        patience: Patience,
         train_config: ConfigRecord,
         evaluate_config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
@@ -59,8 +60,9 @@ class Rounds:
         self.warnings = strategy.judge.faults
         self.result = Result()
         self._strategy, self._grid, self._exchange = strategy, grid, exchange
-        self._timeout, self._configs, self._evaluate = timeout, (train_config, evaluate_config), evaluate_fn
-        self._empty = 0
+        self._patience, self._evaluate = patience, evaluate_fn
+        self._configs = (train_config, evaluate_config)
+        self._empty, self._refused = 0, 0
 
     @property
     def parameters(self) -> int:
@@ -81,17 +83,17 @@ class Rounds:
         """Play one round and return its record for metrics.jsonl.
 
         Raises:
-            RunFailed: The model has diverged, or nobody has answered for some rounds.
+            RunFailed: The model has diverged, nobody answers, or most replies are refused.
         """
         began, strategy, number = time.perf_counter(), self._strategy, self.round + 1
         train_config, evaluate_config = self._configs
+        judge = strategy.judge
+        good, refused = judge.good, judge.counts["refused"]
         messages = list(strategy.configure_train(number, strategy.arrays(), train_config, self._grid))
-        arrays, metrics = strategy.aggregate(self._exchange.send(self._grid, messages, self._timeout))
+        arrays, metrics = strategy.aggregate(strategy.send(self._grid, messages))
         self.result.train_metrics_clientapp[number] = metrics
         self.round = strategy.station.round
-        self._empty = 0 if metrics["devices"] else self._empty + 1
-        if self._empty >= _EMPTY_ROUNDS:
-            raise RunFailed(f"round {number}: no device has answered for {_EMPTY_ROUNDS} rounds")
+        self._check_replies(number, judge.good - good, judge.counts["refused"] - refused)
         tested = self._look(number, arrays, evaluate_config)
         heard = strategy.heard
         log(INFO, "%s", self._told(number, tested))
@@ -108,6 +110,25 @@ class Rounds:
             **{kind: metrics[kind] for kind in ("refused", "failed", "missing")},
             "seconds": round(time.perf_counter() - began, 6),
         }
+
+    def _check_replies(self, number: int, good: int, refused: int) -> None:
+        """Raise if a run without most of its replies would go on, or end, as if it were a good one."""
+        self._empty = 0 if good else self._empty + 1
+        self._refused = self._refused + 1 if refused > good else 0
+        all_good, all_refused = self._strategy.judge.good, self._strategy.judge.counts["refused"]
+        if self._refused >= _REFUSED_ROUNDS:
+            what = f"more than half of the replies were refused in {_REFUSED_ROUNDS} rounds in a row"
+        elif self._empty >= _EMPTY_ROUNDS:
+            raise RunFailed(f"round {number}: no device has answered for {_EMPTY_ROUNDS} rounds")
+        elif self.done and all_refused > all_good:
+            what = f"{all_refused} of {all_refused + all_good} replies of the run were refused"
+        else:
+            return
+        raise RunFailed(f"round {number}: {what}; the last one: {self._last_refused()}")
+
+    def _last_refused(self) -> str:
+        """Return the sentence about the reply that was refused last."""
+        return next((text for text in reversed(self.warnings) if ": refused: " in text), "see the log")
 
     def _told(self, number: int, tested: MetricRecord) -> str:
         """Return a round as a line of Flower's log."""
@@ -126,7 +147,7 @@ class Rounds:
         strategy = self._strategy
         messages = list(strategy.configure_evaluate(number, arrays, config, self._grid))
         if messages:
-            replies = self._exchange.send(self._grid, messages, self._timeout)
+            replies = self._exchange.send(self._grid, messages, self._patience)
             told = strategy.aggregate_evaluate(number, replies.came.values())
             if told is not None:
                 self.result.evaluate_metrics_clientapp[number] = told

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from signfade.device import pack_signs, sign
+from signfade.engines.flower.bounds import SampleCounts, bounded_gradients, bounded_losses
 from signfade.engines.flower.layout import Buffers, Start
 from signfade.engines.flower.wire import Answer, Known, digest
 from signfade.keys import stream_keys
+from signfade.learn.buffers import merge_buffers
 from signfade.learn.cell import make_cell
-from signfade.learn.classify import merge_buffers, one_thread
+from signfade.learn.classify import one_thread
 from signfade.learn.conduct import conduct_switches
 from signfade.learn.cost import UplinkBits, uplink_bits
 from signfade.learn.defence import make_defence
@@ -66,6 +68,7 @@ class BaseStation:
     Args:
         settings: All of the run; `data.devices` is the number of devices K in the cell.
         start: The model.
+        most_samples: What a device's number of samples counts for at most, in medians of the devices'.
 
     Attributes:
         round: Number of rounds done.
@@ -77,7 +80,7 @@ class BaseStation:
         ValueError: Settings that only a simulation can follow.
     """
 
-    def __init__(self, settings: RunSettings, start: Start) -> None:
+    def __init__(self, settings: RunSettings, start: Start, most_samples: float = 4.0) -> None:
         _check_possible(settings)
         self.settings = settings
         self.round = 0
@@ -94,6 +97,7 @@ class BaseStation:
         self._watch = LossWatch()
         self._saturation = SaturationWatch(settings.method.side_bits or 0)
         self.sent = UplinkBits()
+        self._samples = SampleCounts(population, most_samples)
         # Signs a weight that are still cheaper than the weight itself.
         self._moves: deque[bytes] = deque(maxlen=FULL_PRECISION_BITS - 1)
 
@@ -124,7 +128,8 @@ class BaseStation:
         return heard
 
     def _advance(self, answers: Sequence[Answer], devices: np.ndarray) -> tuple[Heard, bytes]:
-        counts = np.array([answer.examples for answer in answers], dtype=np.float64)
+        said = np.array([answer.examples for answer in answers], dtype=np.int64)
+        counts = self._samples.weights(devices, said)
         shares = counts / counts.sum()
         shares /= shares.sum()  # as the simulator does
         uplink = self._uplink(answers, devices, shares)
@@ -156,11 +161,11 @@ class BaseStation:
         """Let the bits pass through the air."""
         by_share = self.settings.method.weights == "share"
         alpha = torch.from_numpy(shares).float() if by_share else torch.ones(len(devices))
-        losses = torch.tensor([answer.loss for answer in answers], dtype=torch.float64)
-        loss = float(losses @ torch.from_numpy(shares))
+        losses = bounded_losses(np.array([answer.loss for answer in answers]))
+        loss = float(torch.from_numpy(losses) @ torch.from_numpy(shares))
         gradients = [answer.gradient for answer in answers if answer.gradient is not None]
         if gradients:
-            truth = torch.mv(torch.stack(gradients).T, alpha)
+            truth = torch.mv(torch.stack(bounded_gradients(gradients)).T, alpha)
             return Uplink(devices, None, None, truth, None, loss)
         sent = decode_packets(
             self.encoder, [answer.packet for answer in answers if answer.packet is not None]
@@ -204,6 +209,7 @@ class BaseStation:
         parts |= {name: part.state() for name, part in self._estimate.parts().items()}
         if self.encoder.quantised:
             parts["saturation"] = self._saturation.state()
+        parts["samples"] = {"counts": self._samples.state()}
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
@@ -216,6 +222,7 @@ class BaseStation:
         self._step.restore(part("step"))
         self.buffers = {name: part("task")[name] for name in self.buffers}
         self._watch.restore(part("watch"))
+        self._samples.restore(tensors["samples.counts"])
         for name, keeper in self._estimate.parts().items():
             keeper.restore(part(name))
         if self.encoder.quantised:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, replace
 from logging import INFO
 from pathlib import Path
-from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -17,11 +16,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from torch import Tensor, nn
 
-from signfade.engines.flower.exchange import Exchange, Replies
+from signfade.engines.flower.exchange import Exchange, Patience, Replies
 from signfade.engines.flower.judge import Judge
 from signfade.engines.flower.layout import Layout, Start
+from signfade.engines.flower.roster import Roster, keys_of
 from signfade.engines.flower.rounds import Rounds
 from signfade.engines.flower.station import BaseStation, Heard
+from signfade.engines.flower.validate import largest_reply, read_answer, read_presence
 from signfade.engines.flower.wire import (
     ARRAYS,
     RECORD,
@@ -31,42 +32,19 @@ from signfade.engines.flower.wire import (
     Order,
     Presence,
     message_bytes,
-    read_answer,
-    read_presence,
     write_order,
 )
-from signfade.lab.config import resolve
 from signfade.lab.folder import RunFolder
 from signfade.lab.train import RunFailed, play, where_to_begin
 from signfade.learn.cost import UplinkBits
 from signfade.learn.round import choose_devices
 from signfade.settings import RunSettings
 
-__all__ = ["OneBitStrategy", "settings_from"]
+__all__ = ["OneBitStrategy"]
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 _CONFIG = "config"
-_PREFIX = "signfade."
 _LOOK = 0.5  # seconds between two looks for nodes
-
-
-def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
-    """Return the settings in a Flower app's configuration: its keys `signfade.*`, named as in a TOML file.
-
-    The data and the model are the app's own, and links are perfect unless `signfade.cell.*` says otherwise.
-
-    Raises:
-        ConfigError: an unknown key, a wrong type, a value out of range.
-
-    Example:
-        >>> settings = settings_from({"lr": 0.1, "signfade.rounds": 9, "signfade.method.preset": "best"})
-        >>> settings.rounds, settings.method.aggregator, settings.cell.perfect
-        (9, 'bfl', True)
-    """
-    own = {key.removeprefix(_PREFIX): value for key, value in run_config.items() if key.startswith(_PREFIX)}
-    if not any(key.partition(".")[0] == "cell" for key in own):
-        own["cell.perfect"] = True
-    return resolve({"data.name": "own", "model.name": "own"} | own)
 
 
 class OneBitStrategy(Strategy):
@@ -85,6 +63,14 @@ class OneBitStrategy(Strategy):
             there unfinished is continued. None keeps nothing.
         min_devices: How many nodes the first round waits for; all by default.
         connect_timeout: Seconds it waits for them; after that it begins with those that are there.
+        quorum: Share of the devices asked whose replies are enough to close a round, in (0, 1].
+        deadline: Seconds, from its start, until which a round waits for the others once it has a quorum; by
+            default half as long again as the quorum took.
+        most_samples: What a device's number of samples counts for at most, in medians of the devices'; it is
+            the number in the device's first reply.
+        remember_keys: Whether checkpoints keep to which keys device numbers belong. Without SuperNode
+            authentication a SuperNode that is started again has another key and would be refused: say False
+            where they are started again together with the server.
 
     Attributes:
         station: The server's half of the method: the model and its steps.
@@ -101,20 +87,25 @@ class OneBitStrategy(Strategy):
         folder: str | Path | None = None,
         min_devices: int | None = None,
         connect_timeout: float = 600.0,
+        quorum: float = 1.0,
+        deadline: float | None = None,
+        most_samples: float = 4.0,
+        remember_keys: bool = True,
     ) -> None:
         self._model = copy.deepcopy(model) if isinstance(model, nn.Module) else None
         self._start = Start.of_model(model) if isinstance(model, nn.Module) else model
         self._folder = None if folder is None else RunFolder(folder)
         self._min_devices = min_devices
         self._connect_timeout = connect_timeout
-        self._timeout = 3600.0
+        self._patience = Patience(3600.0, quorum, deadline)
+        self._most_samples = most_samples
         self._exchange = Exchange()
         self._asked: list[int] = []
         self._present: set[int] = set()
-        self.judge = Judge()
+        self.judge = Judge(Roster(settings.data.devices, lasting=remember_keys))
         self.downlink_bytes = 0
         self.heard = Heard(None, None, None)
-        self.station = BaseStation(settings, self._start)
+        self.station = BaseStation(settings, self._start, most_samples)
 
     @property
     def settings(self) -> RunSettings:
@@ -179,14 +170,16 @@ class OneBitStrategy(Strategy):
 
     def _wait(self, grid: Grid) -> set[int]:
         """Wait until enough nodes are free: before the first round of a sitting all, later anybody."""
-        least, end = 1, time.monotonic() + self._timeout
+        least, end = 1, time.monotonic() + self._patience.timeout
         if not self._present:
             least = self.settings.data.devices if self._min_devices is None else self._min_devices
             end = time.monotonic() + self._connect_timeout
         while True:
             # Whoever answers late is free again.
             self.judge.late(self._exchange.late(grid), self.station.round)
-            nodes = set(grid.get_node_ids()) - self._exchange.busy
+            keys = keys_of(grid)
+            self.judge.roster.meet(keys)
+            nodes = self._exchange.free(keys)
             if len(nodes) >= least:
                 break
             if time.monotonic() >= end:
@@ -225,7 +218,12 @@ class OneBitStrategy(Strategy):
         def read(reply: Message) -> Presence:
             return read_presence(reply.content, self.settings.data.devices)
 
-        self.judge.read(self._exchange.send(grid, messages, self._timeout), read, round, self._present)
+        self.judge.read(self.send(grid, messages), read, round)
+
+    def send(self, grid: Grid, messages: Sequence[Message]) -> Replies:
+        """Send messages of a round and wait for the replies, which must not be larger than the model's."""
+        most = largest_reply(self.station.encoder, self.station.layout)
+        return self._exchange.send(grid, messages, self._patience, most)
 
     # -- a round, up -----------------------------------------------------------------------------------------
 
@@ -245,7 +243,7 @@ class OneBitStrategy(Strategy):
             devices = self.settings.data.devices
             return read_answer(reply.content, station.encoder, station.layout, devices, station.round)
 
-        good = self.judge.read(replies, read, station.round, self._present)
+        good = self.judge.read(replies, read, station.round)
         for node in good:
             self.judge.roster.kept_up(node, station.round)
         answers = sorted(good.values(), key=lambda answer: answer.device)
@@ -291,7 +289,7 @@ class OneBitStrategy(Strategy):
             grid: Flower's way to the nodes.
             initial_arrays: Weights to begin with; the model's own by default.
             num_rounds: Number of rounds; the settings' by default.
-            timeout: Seconds a round waits for its devices.
+            timeout: Seconds a round waits for its devices at most.
             train_config: Passed on to the devices, with the key `server-round`.
             evaluate_config: Passed on to devices that a subclass asks to evaluate.
             evaluate_fn: From round and model to metrics, of which `accuracy` and `loss` are kept in
@@ -302,7 +300,7 @@ class OneBitStrategy(Strategy):
 
         Raises:
             FolderError: The folder holds another run.
-            RunFailed: The model has diverged, or nobody is there.
+            RunFailed: The model has diverged, nobody is there, or most replies are refused.
         """
         settings = self.settings
         if num_rounds is not None and num_rounds != settings.rounds:
@@ -311,12 +309,12 @@ class OneBitStrategy(Strategy):
         if initial_arrays is not None:
             start = self._loaded(initial_arrays)
         if start is not self._start or settings is not self.settings:
-            self._start, self.station = start, BaseStation(settings, start)
-        self._timeout = timeout
+            self._start, self.station = start, BaseStation(settings, start, self._most_samples)
+        self._patience = replace(self._patience, timeout=timeout)
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
         configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
-        rounds = Rounds(self, grid, self._exchange, timeout, *configs, evaluate_fn)
+        rounds = Rounds(self, grid, self._exchange, self._patience, *configs, evaluate_fn)
         if self._folder is None:
             while not rounds.done:
                 rounds.advance()
@@ -340,11 +338,13 @@ class OneBitStrategy(Strategy):
         """Return everything that a continued run needs, by the simulator's names."""
         measured = [8 * self.judge.uplink_bytes, 8 * self.downlink_bytes]
         bits = torch.tensor([*measured, *astuple(self.station.sent)], dtype=torch.int64)
-        return self.station.state() | {"bits": bits}
+        judged = {f"judge.{name}": value for name, value in self.judge.state().items()}
+        return self.station.state() | judged | {"bits": bits}
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
         """Go on from what `state` returned after `round` rounds."""
         self.station.restore(tensors, round)
+        self.judge.restore({name: tensors[f"judge.{name}"] for name in self.judge.state()})
         up, down, *sent = tensors["bits"].tolist()
         self.judge.uplink_bytes, self.downlink_bytes = up // 8, down // 8
         self.station.sent = UplinkBits(*sent)

@@ -22,10 +22,9 @@ _BASE: dict[str, Any] = {
     "data.devices": 20,
     "data.split": "two-chunks",
     "data.batch": 32,
-    "model.name": "mlp",
-    "server.step": 0.2,
-    "server.schedule": "sqrt",
 }
+_MLP = {"rounds": 100, "model.name": "mlp", "server.step": 0.2, "server.schedule": "sqrt"}
+_ROTATED = {"method.aggregator": "sbfl", "method.rotation": "hadamard"}
 _BOUND, _RELY = {"defence.bound_scales": True}, {"defence.reliability": True}
 _DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -38,11 +37,6 @@ _DEFENCES: dict[str, dict[str, Any]] = {
     "median": {"method.aggregator": "median"},
 }
 _OURS = ("none", "bound", "reliability", "both")
-# By method: its settings and the defences that go with it; `best` is its own rule.
-_METHODS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "sbfl": ({"method.aggregator": "sbfl", "method.rotation": "hadamard"}, tuple(_DEFENCES)),
-    "best": ({"method.preset": "best"}, _OURS),
-}
 _ATTACKS: dict[str, dict[str, Any]] = {
     "none": {},
     "sign-flip": {"attack.kind": "sign-flip"},
@@ -55,16 +49,21 @@ _ATTACKS: dict[str, dict[str, Any]] = {
     "below-bound": {"attack.kind": "below-bound"},
     "mixed, 3": {"attack.kind": "mixed", "attack.strength": 3.0},
 }
+# By method: its settings, and the attacks and defences that go with it; `best` is its own rule.
+_METHODS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
+    "sbfl": (_MLP | _ROTATED, tuple(_ATTACKS), tuple(_DEFENCES)),
+    "best": (_MLP | {"method.preset": "best"}, tuple(_ATTACKS), _OURS),
+    # The default network: after a rotation the last two attacks move one weight, here a filter's.
+    "cnn": ({"rounds": 150, "server.step": 3e-2} | _ROTATED, ("sign-flip", "ones", "mean-shift"), _OURS),
+}
 _FRACTIONS = (0.1, 0.3, 0.45)
 
 
 def _runs(scale: Scale, method: str, attack: str, fraction: float, defence: str) -> list[RunSettings]:
-    fraction = 0.0 if attack == "none" else fraction
     tree = _BASE | _METHODS[method][0] | _DEFENCES[defence] | _ATTACKS[attack]
-    if attack != "none":
-        tree |= {"attack.fraction": fraction}
-    tree |= {"defence.assumed": min(fraction, 0.4)}  # of 20 devices Krum can bear 8
-    tree |= {"label": f"{method}, {attack}, {defence}", "rounds": min(100, scale.rounds)}
+    tree |= {} if attack == "none" else {"attack.fraction": fraction}
+    tree |= {"defence.assumed": 0.3 if attack == "none" else min(fraction, 0.4)}  # of 20 Krum can bear 8
+    tree |= {"label": f"{method}, {attack}, {defence}", "rounds": min(tree["rounds"], scale.rounds)}
     return [resolve(tree | {"seed": seed}) for seed in range(scale.figure_seeds)]
 
 
@@ -77,10 +76,14 @@ def _late(results: Results, *cell: Any) -> dict[int, float]:
 def _wants(fraction: float) -> Callable[[Scale, Records], list[Want]]:
     return lambda scale, records: [
         Want(run, Tier.EXTRA, ours=True, order=round(100 * fraction))
-        for method, (_, defences) in _METHODS.items()
-        for attack, defence in product(_ATTACKS, defences)
+        for method in _methods(fraction)
+        for attack, defence in product(*_METHODS[method][1:])
         for run in _runs(scale, method, attack, fraction, defence)
     ]
+
+
+def _methods(fraction: float) -> list[str]:
+    return [method for method in _METHODS if method != "cnn" or fraction == 0.3]
 
 
 def _part(fraction: float) -> Part:
@@ -88,9 +91,10 @@ def _part(fraction: float) -> Part:
 
     def render(results: Results) -> list[Block]:
         blocks: list[Block] = []
-        for method, (_, defences) in _METHODS.items():
+        for method in _methods(fraction):
+            _, attacks, defences = _METHODS[method]
             rows = []
-            for attack in _ATTACKS:
+            for attack in attacks:
                 cells = [[*_late(results, method, attack, fraction, d).values()] for d in defences]
                 rows.append([attack, *(f"{fmean(c):.1f} [{min(c):.0f}]" if c else "" for c in cells)])
             if any(cell for row in rows for cell in row[1:]):
@@ -109,7 +113,10 @@ def _all_wants(scale: Scale, records: Records) -> list[Want]:
 def _render_costs(results: Results) -> list[Block]:
     """Where a defence of ours costs accuracy, over the seeds that both have; the worst first."""
     found = []
-    for method, (attack, fraction), defence in product(_METHODS, product(_ATTACKS, _FRACTIONS), _OURS[1:]):
+    cells = [
+        (method, f, attack) for f in _FRACTIONS for method in _methods(f) for attack in _METHODS[method][1]
+    ]
+    for (method, fraction, attack), defence in product(cells, _OURS[1:]):
         if attack == "none" and fraction != _FRACTIONS[0]:
             continue  # without attackers the fraction does not matter
         plain, defended = (_late(results, method, attack, fraction, name) for name in ("none", defence))

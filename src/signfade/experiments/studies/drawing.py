@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from signfade.experiments.studies.records import Record
 from signfade.experiments.studies.study import Scale
 from signfade.lab.panels import draw_line
-from signfade.lab.style import MUTED, LineStyle, figure_style, line_style
+from signfade.lab.style import MUTED, PLACES, LineStyle, figure_style, line_style
 
 __all__ = [
     "Curve",
@@ -35,8 +35,16 @@ __all__ = [
 Array = NDArray[np.float64]
 Curve = tuple[Array, Array, Array]  # rounds, mean and deviation, all [T]
 
-# A method has the same colour in every figure.
-_PLACES = {"signsum": 0, "gaussian": 1, "laplacian": 2, "rotated": 3, "best": 4, "vote": 5, "blmmse": 7}
+# The same line in every figure, and in those of other comparisons.
+_PLACES = {
+    "vote": PLACES["signsgd"],
+    "gaussian": PLACES["sbfl"],
+    "rotated": PLACES["rotated-sbfl"],
+    "best": PLACES["best"],
+    "laplacian": 4,
+    "signsum": 5,
+    "blmmse": 7,
+}
 
 
 def method_style(method: str) -> LineStyle:

@@ -11,17 +11,15 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from signfade.experiments.studies.document import write_text
-from signfade.lab.config import deciding, load, resolve
+from signfade.lab.config import deciding, plain_defaults, resolve
 from signfade.lab.folder import FolderError, RunFolder
 from signfade.lab.summary import WINDOW, summarise, trailing_mean
-from signfade.lab.toml import flatten
 from signfade.settings import RunSettings
 
 __all__ = [
@@ -37,6 +35,8 @@ __all__ = [
 
 _STEADY = 0.03
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
+# Defaults of the time when records were first named; names must not change when a default does.
+_FIRST_DEFAULTS: dict[str, Any] = {"server.step": 1e-2, "method.tie": "plus"}
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
 _KEPT = (
     "last_accuracy",
@@ -58,15 +58,6 @@ _KEPT = (
 )
 
 
-# Defaults that have changed since the first records were made: their names stand for the old ones.
-_FIRST_DEFAULTS = {"method.tie": "plus"}
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return flatten(load(None).model_dump()) | _FIRST_DEFAULTS
-
-
 def _deciding(settings: RunSettings) -> dict[str, Any]:
     """The dotted keys that decide a run's numbers; a preset is what it stands for."""
     return {key: value for key, value in deciding(settings.model_dump()).items() if key != "method.preset"}
@@ -74,13 +65,15 @@ def _deciding(settings: RunSettings) -> dict[str, Any]:
 
 def _changes(settings: RunSettings) -> dict[str, Any]:
     """What the settings change in the defaults: a new setting with a default leaves old names as they are."""
-    return {key: value for key, value in _deciding(settings).items() if value != _defaults()[key]}
+    unsaid = plain_defaults() | _FIRST_DEFAULTS
+    return {key: value for key, value in _deciding(settings).items() if value != unsaid[key]}
 
 
 def family_of(settings: RunSettings) -> str:
     """Return a key that two runs share if they differ in nothing but their seed and length.
 
     Example:
+        >>> from signfade.lab.config import load
         >>> short, long = load(None, ["rounds=5", "seed=1"]), load(None, ["rounds=9", "label=x"])
         >>> family_of(short) == family_of(long) != family_of(load(None, ["server.step=1"]))
         True
@@ -93,7 +86,10 @@ def run_name(settings: RunSettings) -> str:
     """Return the name of a run's folder: words for people and a key of all that decides its numbers.
 
     Example:
-        >>> run_name(load(None, ["data.name=regression", "label=SBFL, Gaussian", "server.momentum=0.9"]))
+        >>> from signfade.lab.config import load
+        >>> server = ["server.step=1e-2", "server.momentum=0.9"]
+        >>> method = ["label=SBFL, Gaussian", "method.aggregator=sbfl"]
+        >>> run_name(load(None, ["data.name=regression", *method, *server]))
         'regression-SBFL-Gaussian-0.01-0.9-full-180kHz-r200-s0-333c3b740e'
     """
     method = "-".join((settings.label or settings.method.aggregator).replace(",", " ").split())

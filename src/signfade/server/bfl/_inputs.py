@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from signfade._check import check_finite, check_positive, check_shape, check_tensor
+from signfade._check import check_finite, check_positive, check_rows, check_shape
 
 # How far rounding may push a covariance, relative to its diagonal, before it is refused. Single precision
 # products of a thousand terms stay well inside.
@@ -20,16 +20,15 @@ def check_link(y: Tensor, h: Tensor, sigma2: Tensor) -> None:
 
     Whether y is finite is left to `check_result`: one pass over `[M]` instead of one over `[K, M]`.
     """
-    check_tensor("y", y)
-    if y.ndim != 2 or y.shape[0] == 0:
-        raise ValueError(f"y must have shape [K, M] with K at least 1; got {list(y.shape)}")
+    check_rows("y", y)
     if y.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"y must be float32 or float64; got {y.dtype}")
     check_gains(h, sigma2, y.shape[0])
 
 
 def check_gains(h: Tensor, sigma2: Tensor, devices: int) -> None:
-    """Raise unless h and sigma2 are finite, `[K]`, and no variance is negative."""
+    """Raise unless h and sigma2 are finite, `[K]`, K at least 1, and no variance is negative."""
+    check_rows("h", h, "[K]")
     for name, value in (("h", h), ("sigma2", sigma2)):
         check_shape(name, value, (devices,))
         check_finite(name, value)

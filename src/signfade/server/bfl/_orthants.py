@@ -19,11 +19,15 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from signfade.kernels.threads import available_threads, run_ranges
+from signfade.server.bfl._copies import SAME
 
 Array = NDArray[np.float64]
 
 QUADRATURE_LIMIT = 10  # variables up to which the integrals are nested; beyond, orthants are sampled
 _RARE = 1e-7  # patterns below this probability have lost relative accuracy in the sum over subsets
+_RARE_IF_HARD = 1e-4  # the same where the matrix is nearly singular
+_LEAST = SAME  # eigenvalues below are raised to this
+_CLOSED = 1e-9
 _CHUNK = 1_000_000  # numbers in a working array
 
 
@@ -31,18 +35,30 @@ def orthant_tables(correlation: Array, points: int = 4096) -> tuple[Array, Array
     """Return P, `[2**d]`, and the means over orthants `E[g_i; s]`, `[d, 2**d]`, of N(0, correlation).
 
     Patterns are counted in binary, the first variable being the leading digit and 0 meaning +1.
-    Accuracy of P: 1e-15 for d up to 3. Up to 10, 1e-9 where the least eigenvalue is above 0.02 and 1e-5 where
-    it is 0.001. From 11 on, a few 1e-3 of P itself: `points` quasi-random paths are drawn through every
-    orthant.
+    No two variables may be copies of each other; otherwise the matrix may be singular.
+
+    Accuracy of P: 1e-15 for d up to 3. Up to 10, 1e-9 where the least eigenvalue is above 0.02, and 1e-5
+    where it is less or zero. From 11 on, a few 1e-3 of P itself: `points` quasi-random paths are drawn
+    through every orthant.
     """
     d = len(correlation)
+    least = float(np.linalg.eigvalsh(correlation)[0])
+    singular = least < _LEAST
+    if singular:  # P moves by less than the lift over 2*pi*sqrt(1 - r**2), added up over the pairs
+        lift = _LEAST - least
+        correlation = (correlation + lift * np.eye(d)) / (1 + lift)
     if d > QUADRATURE_LIMIT:
-        return _sampled(correlation, points)
-    probability, mean = _expanded(correlation)
-    rare = probability < _RARE
-    if d > 2 and rare.any():
-        sampled = _sampled(correlation, 512)
-        probability[rare], mean[:, rare] = sampled[0][rare], sampled[1][:, rare]
+        probability, mean = _sampled(correlation, points)
+    else:
+        probability, mean = _expanded(correlation)
+        hard = d > 3 and least < 0.02
+        rare = probability < (_RARE_IF_HARD if hard else _RARE)
+        if d > 2 and rare.any():
+            sampled = _sampled(correlation, points if hard else 512)
+            probability[rare], mean[:, rare] = sampled[0][rare], sampled[1][:, rare]
+    if singular:  # the lift opened orthants a little that the matrix excludes
+        closed = probability < _CLOSED
+        probability[closed], mean[:, closed] = 0.0, 0.0
     return probability, mean
 
 
@@ -117,7 +133,7 @@ def _sampled(correlation: Array, points: int) -> tuple[Array, Array]:
     accurate, relatively, as common ones.
     """
     d = len(correlation)
-    root = np.linalg.cholesky(correlation + 1e-9 * np.eye(d))
+    root = np.linalg.cholesky(correlation)
     from scipy.stats import qmc  # takes a second to load, and few runs need it
 
     uniform = qmc.Sobol(d - 1, scramble=True, rng=np.random.default_rng(d)).random_base2(int(np.log2(points)))

@@ -33,6 +33,7 @@ __all__ = [
 
 _DENSE_LIMIT = 2000
 _LEAST_GAIN = 1e-6  # |h|/sqrt(h**2 + sigma2) below this counts as this: nothing is learned from either
+_NO_COORDINATE = 1e-12  # what counts for M = 0
 _LARGEST_BIT = 0.99
 
 
@@ -190,6 +191,8 @@ def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowR
     if rank < 1:
         raise ValueError(f"rank must be at least 1; got {rank}")
     check_finite("y", y)
+    if y.shape[1] == 0:
+        return LowRank(torch.zeros(len(y), 0).double(), torch.zeros(0).double())
     factor, ratio = map(torch.from_numpy, _unit_power(h, sigma2))
     return shrink_bits_low_rank(y.detach(), factor, ratio, rank, _LARGEST_BIT)
 
@@ -202,21 +205,22 @@ def _unit_power(h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
 
 
 def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
-    """Return b, `[K, K]` with a zero diagonal, and p, `[K]`: b_kj has the variance `1/(p_k * p_j)`."""
+    """Return b, `[K, K]` with a zero diagonal, and p, `[K]`: b_kj has the variance `1/(p_k * p_j)`.
+
+    Without a coordinate there is next to no precision, and nothing is learned.
+    """
     check_link(y, h, sigma2)
     devices, size = y.shape
     if devices > _DENSE_LIMIT:
         raise ValueError(f"y must have at most {_DENSE_LIMIT} devices; for {devices} use learn_low_rank")
-    if size == 0:
-        raise ValueError("y must have at least one coordinate")
     factor, ratio = _unit_power(h, sigma2)
     products = pair_sums(y).numpy()
     if not np.isfinite(products).all():
         raise ValueError("y must be finite; got NaN or infinity")
     scale = factor / ratio
-    bits = products * np.outer(scale, scale) / size
+    bits = products * np.outer(scale, scale) / max(size, 1)
     np.fill_diagonal(bits, 0.0)
-    return bits, ratio**2 * math.sqrt(size)
+    return bits, ratio**2 * math.sqrt(max(size, _NO_COORDINATE))
 
 
 def _identities(devices: Tensor | None, heard: int, population: int) -> NDArray[np.int64]:

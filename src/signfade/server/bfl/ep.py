@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from signfade.kernels.threads import available_threads, run_ranges
+from signfade.server.bfl._copies import merge_copies
 
 __all__ = ["EP_LIMIT", "EPInfo", "ep_means"]
 
@@ -49,8 +50,11 @@ def ep_means(
     """Approximate posterior means of combinations of jointly Gaussian variables seen through noisy signs.
 
     Within 1 % of the signal's standard deviation of the exact ones for random covariances at any SNR; 2 to 5
-    % when all pairs have correlation 0.9, and 10 % at 0.99, where `factor_bfl` is exact. Cost: d**3 / 6
-    multiplications a coordinate for the last sweep and d**3 / 2 for each before; two or three sweeps.
+    % when all pairs have correlation 0.9, and 10 % at 0.99, where `factor_bfl` is exact. Copies are merged.
+    With two or three factors and hardly anything of the devices' own (a least eigenvalue below 0.001) 1 to
+    5 %, but where strong bits contradict each other it can be off by the signal itself: use `exact` or
+    `gibbs`. Cost: d**3 / 6 multiplications a coordinate for the last sweep and d**3 / 2 for each before; two
+    or three sweeps.
 
     Args:
         llr: Half-LLRs of the signs, `[d, N]`; coordinates are independent problems.
@@ -79,6 +83,7 @@ def ep_means(
     """
     from signfade.server.bfl import _ep_kernel  # late: compiled code takes a while to load
 
+    llr, correlation, combine, snr = merge_copies(llr, correlation, combine, snr)
     devices, size = llr.shape
     if devices > EP_LIMIT:
         raise ValueError(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from signfade.server.bfl._copies import merge_copies
 from signfade.server.bfl._inputs import independent_groups
 from signfade.server.bfl._orthants import orthant_tables
 
@@ -24,7 +25,9 @@ def exact_means(llr: Tensor, correlation: Tensor, combine: Tensor) -> Tensor:
     """Exact posterior means of linear combinations of jointly Gaussian variables seen through noisy signs.
 
     Variables that do not depend on each other are enumerated apart: only the largest group of dependent ones
-    is limited. Accuracy as in `signfade.server.bfl._orthants`.
+    is limited, and copies (a correlation of 1 or -1) count as one. The matrix may be singular. Accuracy as in
+    `signfade.server.bfl._orthants`: where that gives P to 1e-5, all bits are certain and their pattern has a
+    prior probability of P, the mean is off by 1e-5/P of itself.
 
     Args:
         llr: Half-LLRs of the signs, `[d, N]`; coordinates are independent problems.
@@ -48,6 +51,7 @@ def exact_means(llr: Tensor, correlation: Tensor, combine: Tensor) -> Tensor:
     Reference:
         Section III, eq. (8), without the factorisation that follows it; docs/bfl.md.
     """
+    llr, correlation, combine, _ = merge_copies(llr, correlation, combine)
     matrix = correlation.detach().double().cpu().numpy()
     groups = independent_groups(correlation)
     largest = max(map(len, groups))

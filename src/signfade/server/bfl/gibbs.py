@@ -1,23 +1,32 @@
 """The posterior mean by Gibbs sampling: slow, unbiased in the long run, with an error bar; a reference.
 
-Given all other variables, one variable is Gaussian times `exp(l) * 1(g > 0) + exp(-l) * 1(g < 0)`: a
-truncated normal on either side of zero. The side is drawn, then the truncated normal by its quantile
-function: no step is rejected.
+`g = L z`, `L L^T = C`, `z ~ N(0, I)` with as many entries as C has rank. Along any line in z the prior is
+normal and the likelihood constant between the places where a sign changes: the place is drawn from its
+conditional distribution in closed form, and no step is rejected. The lines are those that move one variable
+alone, where C leaves it room, and eigenvectors of C, along which variables that are nearly copies move
+together. The signs depend on the direction of z alone, so its length is drawn anew in every sweep; and `-z`
+is as likely as z but for the bits, so the side is drawn too.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.kernels.threads import available_threads, run_ranges
+from signfade.server.bfl._copies import SAME, merge_copies
 
 __all__ = ["GIBBS_LIMIT", "gibbs_means"]
 
+Array = NDArray[np.float64]
+
 GIBBS_LIMIT = 1000
-_BATCHES = 20
-_RIDGE = 1e-9
+_CHAINS, _BATCHES = 8, 4
+_LEAST = _CHAINS * (_BATCHES + 1)
+_ROOM = 0.02  # variance of a variable given the others, from which it is worth moving alone
+_LONG = 8.0  # eigenvalues above this many times the least room get a line of their own
 
 
 def gibbs_means(
@@ -31,17 +40,17 @@ def gibbs_means(
 ) -> tuple[Tensor, Tensor]:
     """Sampled posterior means of combinations of jointly Gaussian variables seen through noisy signs.
 
-    One chain a coordinate, a fifth of its sweeps discarded, the rest in 20 batches whose spread gives the
-    standard error. Chains mix slowly where correlations come close to one: the error bar then is large, and
-    optimistic if it is as large as the posterior itself.
+    Eight chains a coordinate from different starts, a fifth of their sweeps discarded, the rest in 32 batches
+    whose spread gives the standard error; the chains' spread where that is significantly larger. Any
+    correlation matrix will do, singular ones included: copies are merged.
 
     Args:
         llr: Half-LLRs of the signs, `[d, N]`; coordinates are independent problems.
         correlation: Of the centred, unit-variance variables, `[d, d]`.
         combine: The combinations wanted, `[R, d]`: `R = 1` for a weighted sum, the identity for all
             variables.
-        sweeps: Visits to every variable, at least 25.
-        seed: Of the chains; a coordinate's chain depends on the seed and its place alone.
+        sweeps: Visits to every variable, over all chains, at least 40.
+        seed: Of the chains; a coordinate's chains depend on the seed and its place alone.
         threads: At most so many threads, by default as many as there are cores. Never changes a result.
 
     Returns:
@@ -61,19 +70,19 @@ def gibbs_means(
     """
     from signfade.server.bfl import _gibbs_kernel  # late: compiled code takes a while to load
 
+    llr, correlation, combine, _ = merge_copies(llr, correlation, combine)
     devices, size = llr.shape
     if devices > GIBBS_LIMIT:
         raise ValueError(
             f"covariance has {devices} variables; method 'gibbs' can do {GIBBS_LIMIT}: use joint_blmmse "
             "(any number) or factor_bfl (any number, one factor)"
         )
-    if sweeps < _BATCHES + _BATCHES // 4:
-        raise ValueError(f"sweeps must be at least {_BATCHES + _BATCHES // 4}; got {sweeps}")
-    burn = sweeps // 5
-    length = (sweeps - burn) // _BATCHES
-    prior = correlation.detach().double().cpu().numpy()
-    inverse = np.linalg.inv(prior + _RIDGE * np.eye(devices))
-    inverse = np.ascontiguousarray((inverse + inverse.T) / 2)
+    if sweeps < _LEAST:
+        raise ValueError(f"sweeps must be at least {_LEAST}; got {sweeps}")
+    burn = max(1, sweeps // (5 * _CHAINS))
+    plan = (_CHAINS, _BATCHES, (sweeps // _CHAINS - burn) // _BATCHES, burn)
+    root, along, only = _lines(correlation.detach().double().cpu().numpy())
+    steps = np.ascontiguousarray(along @ root.T)
     values = llr.detach().double().cpu().contiguous().numpy()
     wanted = np.ascontiguousarray(combine.detach().double().cpu().numpy())
     mean, error = np.empty((2, len(wanted), size))
@@ -81,9 +90,28 @@ def gibbs_means(
 
     def work(first: int, last: int) -> None:
         _gibbs_kernel.gibbs_range(
-            values, inverse, wanted, key, burn, _BATCHES, length, first, last, mean, error
+            values, root, along, steps, only, wanted, plan, key, first, last, mean, error
         )
 
     if size > 0:
         run_ranges(work, size, threads or available_threads())
     return torch.from_numpy(mean), torch.from_numpy(error)
+
+
+def _lines(correlation: Array) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Return L `[d, r]`, unit vectors of z along which to move `[J, r]`, and the variables they move alone.
+
+    The last is `[J]`, and -1 for a line that moves more than one.
+    """
+    values, vectors = np.linalg.eigh(correlation)
+    kept = values > SAME
+    values, vectors = values[kept], np.ascontiguousarray(vectors[:, kept])
+    root = vectors * np.sqrt(values)
+    inverse = vectors / np.sqrt(values)
+    free = (vectors**2).sum(axis=1) > 1 - 1e-9  # not bound by an eigenvalue that is zero
+    room = np.where(free, 1 / (inverse**2).sum(axis=1), 0.0)
+    alone = np.flatnonzero(room > _ROOM)
+    long = values > _LONG * room.min() if len(alone) == len(room) else values > 0
+    along = np.concatenate((inverse[alone] * np.sqrt(room[alone, None]), np.eye(len(values))[long]))
+    only = np.concatenate((alone, np.full(int(long.sum()), -1)))
+    return np.ascontiguousarray(root), np.ascontiguousarray(along), only

@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite, check_shape
+from signfade._check import check_choice, check_finite, check_shape, check_tensor
+from signfade.server.bfl._copies import merge_copies
 from signfade.server.bfl._inputs import (
     check_devices,
     check_link,
@@ -55,9 +56,11 @@ def bfl(
 
     | method | what it does | reach | error |
     |---|---|---|---|
-    | `exact` | enumerates sign patterns | 12 dependent devices | 1e-9; 1e-3 for 11 and 12 |
+    | `exact` | enumerates sign patterns | 12 dependent devices | 1e-9; 1e-3 for 11 and 12; `exact_means` |
     | `gibbs` | samples; `gibbs_bfl` also returns the error | hundreds | 1/sqrt(sweeps) |
     | `ep` | expectation propagation | hundreds, fast | about 1 % of the signal, see `ep_means` |
+
+    The covariance may be singular. Devices with correlation 1 or -1 are one device whose half-LLRs add up.
 
     Args:
         y: Received signals, `[K, M]`.
@@ -93,35 +96,29 @@ def bfl(
     elif method == "gibbs":
         centred = gibbs_means(llr, correlation, combine, threads=threads)[0]
     else:
-        centred = _by_ep(y, llr, h, sigma2, correlation, combine, threads)
+        centred = _by_ep(llr, _snr(h, sigma2), correlation, combine, threads)
     return centred[0].to(y) + mean_term(mean, weights, y)
 
 
-def _by_ep(
-    y: Tensor,
-    llr: Tensor,
-    h: Tensor,
-    sigma2: Tensor,
-    correlation: Tensor,
-    combine: Tensor,
-    threads: int | None,
-) -> Tensor:
+def _by_ep(llr: Tensor, snr: Tensor, correlation: Tensor, combine: Tensor, threads: int | None) -> Tensor:
     """Expectation propagation, but an integral over the factor for groups of devices that are almost copies.
 
     There the former is at its worst, and the latter exact. Groups have nothing to do with each other.
     """
-    total = torch.zeros(1, y.shape[1], dtype=torch.float64)
-    left = torch.ones(len(y), dtype=torch.bool)
+    llr, correlation, combine, joined = merge_copies(llr, correlation, combine, snr)
+    total = torch.zeros(1, llr.shape[1], dtype=torch.float64)
+    left = torch.ones(len(llr), dtype=torch.bool)
     for group in independent_groups(correlation):
         loadings = _one_strong_factor(correlation[group][:, group])
         if loadings is not None:
-            prior = (torch.zeros(len(group)), loadings, (1 - loadings.square()).sqrt(), combine[0, group])
-            total += factor_bfl(y[group].double(), h[group], sigma2[group], *prior, threads=threads).cpu()
+            one = torch.ones(len(group))  # half-LLRs are signals of a link with unit gain and noise
+            prior = (0 * one, loadings, (1 - loadings.square()).sqrt(), combine[0, group])
+            total += factor_bfl(llr[group].double().cpu(), one, one, *prior, threads=threads)
             left[group] = False
     if bool(left.any()):
         rest = slice(None) if bool(left.all()) else left  # a slice copies no signals
         problem = (llr[rest], correlation[rest][:, rest], combine[:, rest])
-        total += ep_means(*problem, _snr(h[rest], sigma2[rest]), threads=threads)[0]
+        total += ep_means(*problem, None if joined is None else joined[rest], threads=threads)[0]
     return total
 
 
@@ -209,13 +206,17 @@ def device_bfl(
         Section III-B, "Computational complexity": the M-dimensional integration it declines; docs/bfl.md.
     """
     check_choice("method", method, METHODS)
-    if y.ndim != 1 or len(y) == 0:
-        raise ValueError(f"y must have shape [M] with M at least 1; got {list(y.shape)}")
+    check_tensor("y", y)
+    if y.ndim != 1:
+        raise ValueError(f"y must have shape [M]; got {list(y.shape)}")
     size = len(y)
     check_shape("mean", mean, (), (1,), (size,))
     check_finite("mean", mean)
     gain, noise = (torch.tensor([float(value)], dtype=torch.float64) for value in (h, sigma2))
     check_link(y[None], gain, noise)
+    if size == 0:
+        check_shape("covariance", covariance, (0, 0))
+        return torch.zeros_like(y)
     llr = half_llr(y[None], gain, noise).T
     std, correlation = split_covariance(covariance, size)
     combine = torch.diag(std)

@@ -27,9 +27,9 @@ __all__ = ["JOINT_TRAINING", "tune"]
 # What each method is called on the page, and what it sets.
 _METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "signsgd": ("signsgd", {"method.aggregator": "signsgd", "method.tie": "plus"}),
-    "sbfl-published": ("sbfl, published", {"method.form": "published"}),
-    "sbfl": ("sbfl", {}),
-    "rotated-sbfl": ("rotated sbfl", {"method.rotation": "hadamard"}),
+    "sbfl-published": ("sbfl, published", {"method.aggregator": "sbfl", "method.form": "published"}),
+    "sbfl": ("sbfl", {"method.aggregator": "sbfl"}),
+    "rotated-sbfl": ("rotated-sbfl", {"method.aggregator": "sbfl", "method.rotation": "hadamard"}),
     "linear": ("rotated bfl, linear, debiased", {"method.preset": "best", "method.joint": "linear"}),
     "best": ("best (rotated bfl, soft, debiased)", {"method.preset": "best"}),
     "ep": ("rotated bfl, ep, debiased", {"method.preset": "best", "method.joint": "ep"}),

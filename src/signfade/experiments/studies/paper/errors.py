@@ -6,7 +6,7 @@ Signs are ±1, sigma2 is the variance of the real noise per symbol, the SNR is h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.lab.panels import draw_line, scale_vertical
-from signfade.lab.style import INK, MUTED, LineStyle, figure_style, line_style
+from signfade.lab.style import INK, MUTED, LineStyle, figure_style, named_styles
 from signfade.server.bfl import bfl, joint_blmmse, joint_gain, joint_sbfl, joint_sbfl_gain
 from signfade.uplink import transmit
 
@@ -37,6 +37,7 @@ _SINGLE: dict[str, tuple[theory.Rule, theory.Form]] = {
     "high SNR": ("high_snr", "corrected"),
     "zero forcing": ("zero_forcing", "corrected"),
 }
+_METHODS = {"SBFL": "sbfl", "signSGD, best scale": "signsgd", "joint soft (best)": "best"}
 _PRINTED: dict[str, theory.Printed] = {
     "Theorem 1 as printed": "theorem_1",
     "Corollary 3 as printed": "corollary_3",
@@ -126,6 +127,11 @@ def _theory_of_sum(snr_db: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.array(row) for name, row in rows.items()}
 
 
+def _styles(names: Iterable[str]) -> list[LineStyle]:
+    """Lines of the rules here: those that are methods elsewhere have their line from there."""
+    return named_styles([_METHODS.get(name, name) for name in names])
+
+
 def _render(results: Results) -> list[Block]:
     data = results.measured.get("fig-mse")
     if data is None:
@@ -134,8 +140,7 @@ def _render(results: Results) -> list[Block]:
     with figure_style():
         figure = new_figure((9.6, 4.8), results.scale)
         left, right = figure.subplots(1, 2)
-        for index, (name, (rule, form)) in enumerate(_SINGLE.items()):
-            style = line_style(index)
+        for style, (name, (rule, form)) in zip(_styles(_SINGLE), _SINGLE.items()):
             _theory(left, grid, theory.mse(rule, 10 ** (grid / 10), form=form), style, name)
             dots = data["single"][name]
             above = 3 if name == "SBFL" else 2  # the least error is not to be covered
@@ -147,8 +152,7 @@ def _render(results: Results) -> list[Block]:
             title="One device", xlabel="SNR (dB)", ylabel="mean squared error / variance", ylim=(0.3, 1.6)
         )
         predicted = _theory_of_sum(grid)
-        for index, (name, dots) in enumerate(data["sum"].items()):
-            style = line_style({"SBFL": 0, "signSGD, best scale": 1}.get(name, index))  # SBFL as on the left
+        for style, (name, dots) in zip(_styles(data["sum"]), data["sum"].items()):
             if name in predicted:
                 _theory(right, grid, predicted[name], style, name)
             label = "_dots" if name in predicted else f"{name} (simulated only)"

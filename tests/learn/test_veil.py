@@ -1,0 +1,123 @@
+"""The server learns from the air alone: garbage for all that only a simulation knows changes no estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from signfade.lab.config import ConfigError, resolve
+from signfade.learn import Experiment
+
+from .test_conduct import RULES as BUILT_IN
+from .test_conduct import SWITCHES as COMMON
+from .veil import Veil
+
+SIZE = 64
+TINY = {"rounds": 5, "data.name": "gaussian", "data.size": SIZE, "data.devices": 6, "threads": 1}
+OWN = """
+def own(r):
+    slope = r.h / (r.h**2 + r.sigma2)
+    return (r.weights * r.scale) @ (slope[:, None] * r.y).float()
+"""
+RULES = {name: keys for name, keys in BUILT_IN.items() if name != "ideal"} | {
+    "soft": {"method.aggregator": "bfl", "method.joint": "soft"},
+    "tie": {"method.aggregator": "signsgd", "method.tie": "random"},
+    "published": {"method.form": "published"},
+    "own": {"method.aggregator": "own"},
+}
+PILOT = {"cell.csi": "pilot", "cell.snr_db": 3.0}
+SWITCHES = COMMON | {
+    "pilot": PILOT,
+    "naive pilot": PILOT | {"cell.csi_error": "naive"},
+    "aware pilot": PILOT | {"cell.csi_error": "aware"},
+    "pilot, noise known": PILOT | {"cell.noise": "known"},
+    "rayleigh pilot": PILOT | {"cell.fading": "rayleigh"},
+    "coded": {"cell.side_info": "coded", "cell.snr_db": 0.0},
+    "coded or dropped": {"cell.side_info": "coded", "cell.snr_db": 0.0, "cell.outage": "drop"},
+    "pilot, coded": PILOT | {"cell.side_info": "coded"},
+    "phase": {"cell.access": "over_the_air", "cell.precoding": "phase"},
+    "adam": {"server.optimizer": "adam"},
+    "clip": {"server.clip": 0.1},
+}
+
+
+def play(keys: dict[str, Any], veiled: bool) -> tuple[list[dict[str, Tensor]], list[dict[str, Any]]] | None:
+    """Everything that a run keeps, and its record, after each of its rounds; None for settings refused."""
+    try:
+        experiment = Experiment(resolve({**TINY, **keys}))
+    except ConfigError:
+        return None
+    with pytest.MonkeyPatch.context() as patch:
+        if veiled:
+            Veil(experiment, patch)
+        kept, records = [], []
+        while not experiment.done:
+            records.append(experiment.advance())
+            kept.append({name: value.clone() for name, value in experiment.state().items()})
+    return kept, records
+
+
+def changed(keys: dict[str, Any]) -> list[str] | None:
+    """The parts of a run's state that garbage for the truth has changed; None for settings refused."""
+    plain, veiled = play(keys, veiled=False), play(keys, veiled=True)
+    if plain is None or veiled is None:
+        return None
+    (kept, records), (other, others) = plain, veiled
+    measured = [(one["nmse"], two["nmse"]) for one, two in zip(records, others) if one["nmse"]]
+    assert all(one != two for one, two in measured)  # the veil hangs where it should
+    found = {
+        name
+        for one, two in zip(kept, other, strict=True)
+        for name in one.keys() | two.keys()
+        if one[name].numpy().tobytes() != two[name].numpy().tobytes()
+    }
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file: Path = tmp_path_factory.mktemp("rule") / "rule.py"
+    file.write_text(OWN)
+    return f"{file}:own"
+
+
+def settings_of(rule: str, switch: str, own: str) -> dict[str, Any]:
+    keys = {**SWITCHES.get(switch, {}), **RULES[rule]}
+    return keys | {"method.aggregator": own} if rule == "own" else keys
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("switch", ["none", *SWITCHES])
+def test_no_rule_knows_more_than_it_receives(rule: str, switch: str, own: str) -> None:
+    assert changed(settings_of(rule, switch, own)) in ([], None)
+
+
+@pytest.mark.parametrize("rule", ["sbfl", "best", "signsgd"])
+@pytest.mark.parametrize("radio", ["pilot", "coded", "pilot, coded"])
+def test_nor_with_two_switches(rule: str, radio: str, own: str) -> None:
+    for switch in SWITCHES:
+        if not SWITCHES[switch].keys() & SWITCHES[radio].keys():
+            assert changed({**SWITCHES[switch], **settings_of(rule, radio, own)}) in ([], None)
+
+
+def test_most_settings_are_not_refused(own: str) -> None:
+    refused = [
+        (rule, switch)
+        for rule in RULES
+        for switch in SWITCHES
+        if play({**settings_of(rule, switch, own), "rounds": 1}, veiled=False) is None
+    ]
+    assert len(refused) < 0.2 * len(RULES) * len(SWITCHES)
+
+
+def test_more_devices_than_have_a_correlation() -> None:
+    assert changed({"method.preset": "best", "data.devices": 1001, "rounds": 2}) == []
+
+
+def test_a_genie_and_the_ideal_sum_know_the_truth() -> None:
+    """What may change does: garbage that reaches a rule is seen."""
+    for keys in ({"method.aggregator": "ideal"}, {"method.preset": "best", "method.correlation": "genie"}):
+        assert "step.weights" in (changed(keys) or [])
