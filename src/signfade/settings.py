@@ -296,15 +296,11 @@ class MethodSettings(_Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        unsaid = None if "aggregator" in values else DEFAULT_PRESET
-        name = _none_word(values.get("preset", unsaid))
-        if name is None:
-            return values
-        if name not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
-        return {**PRESETS[name], "preset": name, **values}
+        if isinstance(values, dict) and (name := _none_word(values.get("preset"))) is not None:
+            if name not in PRESETS:
+                raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+            return {**PRESETS[name], **values}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> MethodSettings:
@@ -479,7 +475,7 @@ class RunSettings(_Section):
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
-    method: MethodSettings = MethodSettings()
+    method: MethodSettings = MethodSettings(preset=DEFAULT_PRESET)
     server: ServerSettings = ServerSettings()
     presence: PresenceSettings = PresenceSettings()
     attack: AttackSettings = AttackSettings()
@@ -488,6 +484,15 @@ class RunSettings(_Section):
     variants: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="named settings for compare: [variants.NAME] with dotted keys"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recommend(cls, values: Any) -> Any:
+        """Take the recommended preset where neither a preset nor an aggregator is named."""
+        method = values.get("method", {}) if isinstance(values, dict) else None
+        if isinstance(method, dict) and not {"preset", "aggregator"} & method.keys():
+            return {**values, "method": {"preset": DEFAULT_PRESET, **method}}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSettings:

@@ -46,7 +46,8 @@ class Experiment:
         warnings: What a person should know, in sentences.
 
     Example:
-        >>> settings = RunSettings.model_validate({"rounds": 2, "data": {"name": "gaussian", "size": 1000}})
+        >>> tables = {"data": {"name": "gaussian", "size": 1000}, "method": {"aggregator": "sbfl"}}
+        >>> settings = RunSettings.model_validate({"rounds": 2} | tables)
         >>> experiment = Experiment(settings)
         >>> record = experiment.advance()
         >>> record["round"], record["devices"], record["uplink_bits"], record["payload_bits"]

@@ -58,6 +58,7 @@ class Net:
 
 def settings(**changes: Any) -> Any:
     base = {"signfade.data.devices": 3, "signfade.rounds": 3, "signfade.server.step": 0.1}
+    base |= {} if "method__preset" in changes else {"signfade.method.aggregator": "sbfl"}
     return settings_from(
         base | {f"signfade.{key.replace('__', '.')}": value for key, value in changes.items()}
     )

@@ -25,6 +25,7 @@ from .grids import CallingGrid, Node, cell_of, device_node
 
 SETTINGS = resolve(
     {"rounds": 3, "data.devices": 4, "data.batch": 8, "model.name": "linear", "cell.snr_db": 5.0}
+    | {"method.aggregator": "sbfl"}
 )
 HEADER = struct.Struct(">4sBBBIIQI")
 
