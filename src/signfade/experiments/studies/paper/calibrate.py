@@ -1,9 +1,9 @@
-"""The link budget, which the paper does not give: chosen by signSGD's columns alone, then kept for all.
+"""The link budget, which the paper does not give: chosen only by signSGD's columns, then kept for all.
 
 A budget shifts the SNR of every device by the same number of decibels. Budgets are tried from the best radio
 on (bandwidths of 180 kHz, 1, 3 and 10 MHz) until signSGD moves away from the paper's signSGD in Table II,
-over the three pairs of hyper-parameters that tell budgets apart and both of its columns, under either reading
-of its column Full. The nearest is taken. SBFL is never looked at.
+over the three pairs of hyper-parameters that distinguish budgets and both of its columns, under either reading
+of its column Full. The nearest is taken. SBFL has no say.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def _render_setup(results: Results) -> list[Block]:
         return [Text("Missing.")]
     places = cell_map(data["positions_km"], data["snr_db"], 1.0)
     places.axes[0].set(xticks=(-1, -0.5, 0, 0.5, 1), yticks=(-1, -0.5, 0, 0.5, 1))
-    # The same picture as `signfade data split` draws, from the counts alone.
+    # The same picture as `signfade data split` draws, from nothing but the counts.
     counts = np.array(data["counts"])
     devices, classes = counts.shape
     labels = np.repeat(np.tile(np.arange(classes), devices), counts.ravel())
