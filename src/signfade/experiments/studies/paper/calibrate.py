@@ -2,7 +2,7 @@
 
 A budget shifts the SNR of every device by the same number of decibels. Budgets are tried from the best radio
 on (bandwidths of 180 kHz, 1, 3 and 10 MHz) until signSGD moves away from the paper's signSGD in Table II,
-over the three pairs of hyper-parameters that distinguish budgets and both of its columns, under either reading
+over the three pairs of hyper-parameters that separate budgets and both of its columns, under either reading
 of its column Full. The nearest is taken. SBFL has no say.
 """
 
