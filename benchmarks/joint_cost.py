@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from joint_ladder import draw
 from round import experiment, images
 
 from signfade.device import rotate, unrotate
+from signfade.experiments.studies.joint.ladder import draw_round
 from signfade.kernels import fused_sum, received
 from signfade.learn.allocator import tune_allocator
 from signfade.learn.classify import one_thread
@@ -45,7 +45,7 @@ Steps = dict[str, Callable[[], object]]
 
 def steps() -> Steps:
     """Every step on the same round; names are the table's."""
-    g, h, sigma2, *_ = draw(DEVICES, math.nan, 0.0, SIZE, SEED)
+    g, h, sigma2, *_ = draw_round(DEVICES, None, 0.0, SIZE, SEED)
     keys = np.random.default_rng(SEED).integers(0, 2**64, DEVICES, dtype=np.uint64)
     packed = torch.from_numpy(np.packbits(g.numpy() >= 0, axis=1))
     mean, scale = torch.zeros(DEVICES), torch.full((DEVICES,), math.sqrt(2 / math.pi))

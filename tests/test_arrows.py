@@ -22,6 +22,7 @@ MAY_KNOW = {
     "data": set(),
     "learn": {"device", "uplink", "server", "theory", "data"},
     "lab": {"device", "uplink", "server", "theory", "data", "learn"},
+    "experiments": {"device", "uplink", "server", "theory", "data", "learn", "lab"},
     "engines": {"device", "uplink", "server", "theory", "data", "learn", "lab"},
 }
 COMMON = {"_check", "_jit", "keys", "kernels", "settings"}

@@ -1,4 +1,4 @@
-"""`signfade reproduce`: the paper's tables and figures, played, resumed, put beside the paper's numbers."""
+"""`signfade reproduce`: run, resume and render the studies behind the docs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from signfade.cli.options import prepare_training, stdout_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from signfade.lab.reproduce.artefact import Artefact
-    from signfade.lab.reproduce.bench import Bench
+    from signfade.experiments.studies.runner import Runner
+    from signfade.experiments.studies.study import Part
     from signfade.lab.train import PlannedRun
 
 __all__ = ["reproduce"]
@@ -25,14 +25,14 @@ _PAUSE = 30.0  # seconds between two lines in a log
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME...", help='Tables and figures by name, or "all"; see --list.'),
+        typer.Argument(metavar="NAME...", help='Studies, tables or figures by name, or "all"; see --list.'),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--list", help="List the names, their runs and the time they take; play nothing.")
+        bool, typer.Option("--list", help="List the names, their runs and the time they take; run nothing.")
     ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Seeds of everything; by default 2 a cell, 3 to 5 elsewhere."),
+        typer.Option(metavar="N", help="Seeds of everything; by default 2 per cell, 3 to 5 elsewhere."),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(metavar="T", help="Rounds of the tables, and at most of the figures.")
@@ -41,7 +41,7 @@ def reproduce(
         int | None, typer.Option(metavar="J", help="Runs at a time, one thread each; all cores by default.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small data, few rounds, one seed: all in about ten minutes.")
+        bool, typer.Option("--quick", help="Small data, few rounds, one seed: minutes instead of days.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -50,102 +50,95 @@ def reproduce(
     docs: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write results.md and results/ there too; their runs count as played."
+            metavar="DIR", help="Update tables and figures of the docs there; their runs count as finished."
         ),
     ] = None,
     render: Annotated[
-        bool, typer.Option("--render", help="Play nothing; write the pages from what is finished.")
+        bool, typer.Option("--render", help="Run nothing; write the pages from what is finished.")
     ] = False,
 ) -> None:
-    """Play the paper's tables and figures, ours beside its own.
+    """Run the studies behind the docs: the paper's tables and figures beside ours, and our own.
 
-    Tables and figures share their runs, and a run that is finished is never played again: stop it whenever
-    you like, and give the same command to go on. The pages are OUT/results.md and OUT/results.html.
+    Studies share their runs, and a finished run is never repeated: stop whenever you like, and give the same
+    command again to continue. Each study writes a page; that of the paper is OUT/results.md.
     """
+    from signfade.engines import process
+    from signfade.experiments.studies import catalogue, study
+    from signfade.experiments.studies.runner import Runner
     from signfade.kernels.threads import available_threads
-    from signfade.lab.reproduce import ARTEFACTS, FULL, QUICK, Bench, choose
+    from signfade.lab.config import resolve
 
     if docs is not None and (quick or seeds is not None or rounds is not None):
-        raise ValueError(
-            "--docs holds the whole reproduction; it does not go with --quick, --seeds or --rounds"
-        )
+        raise ValueError("--docs holds the full studies; it does not go with --quick, --seeds or --rounds")
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs must be 1 or more; got {jobs}")
-    scale = (QUICK if quick else FULL).changed(seeds, rounds)
+    scale = (study.QUICK if quick else study.FULL).changed(seeds, rounds)
     folder = out or Path("reproduction-quick" if quick else "reproduction")
-    chosen = choose(names or ["all"]) if names or show else []
-    if not chosen:
-        raise ValueError(f'name tables or figures, or "all"; there are {", ".join(ARTEFACTS)}')
-    bench = Bench(folder, scale, docs)
+    parts = catalogue.choose(names or ["all"]) if names or show else []
+    if not parts:
+        known = ", ".join(one.name for one in catalogue.STUDIES)
+        raise ValueError(f'name studies ({known}), tables or figures, or "all"; --list shows them')
+    runner, workers = Runner(folder, scale, docs), jobs or available_threads()
     if show:
-        stdout_console().print(_listing(bench, chosen, jobs or available_threads()))
+        stdout_console().print(_listing(runner, parts, workers))
         return
     failed: dict[Path, str] = {}
     if not render:
-        failed = _play(bench, chosen, jobs or available_threads())
-    for path in [*bench.write(chosen), *(bench.write_docs([*ARTEFACTS.values()]) if docs else [])]:
+        if any("data" in part.depends for part in parts):  # measured here, not in a run
+            prepare_training(resolve({"data.name": scale.data}))
+        with Progress() as progress:
+
+            def execute(runs: list[PlannedRun]) -> dict[Path, str]:
+                for run in {run.settings.data.name: run for run in runs}.values():
+                    prepare_training(run.settings)
+                progress.begin(runs, runner, workers)
+                return process.play(runs, workers, on_event=progress.event).failed
+
+            failed = runner.run(parts, execute, progress.note)
+    written = runner.write(catalogue.STUDIES, parts)
+    for path in [*written, *(runner.write_docs(catalogue.STUDIES) if docs else [])]:
         typer.echo(str(path))
     if failed:
         raise typer.Exit(1)
 
 
-def _listing(bench: Bench, artefacts: list[Artefact], jobs: int) -> Any:
+def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
     from rich import box
     from rich.table import Table
 
     from signfade.cli.watch import duration
-    from signfade.lab.reproduce.plan import estimate_seconds
+    from signfade.experiments.studies.catalogue import STUDIES
+    from signfade.experiments.studies.runner import estimate_seconds
 
-    table = Table("name", "what", box=box.SIMPLE)
+    table = Table("study", "name", "what", box=box.SIMPLE)
     for head in ("runs", "finished", "time left"):
         table.add_column(head, justify="right")
-    for one in artefacts:
-        runs, left = bench.needed(one)
-        seconds = estimate_seconds(left, bench.records) / jobs
-        if one.measure is not None and bench.measurement(one) is None:
-            seconds += one.cost
-        table.add_row(
-            one.name,
-            f"{one.title} ({one.place})",
-            str(len(runs)),
-            str(len(runs) - len(left)),
-            duration(seconds) if seconds else "none",
-        )
-    together = [run.settings for run in bench.to_play(artefacts)]
-    left_together = duration(estimate_seconds(together, bench.records) / jobs)
+    for study in STUDIES:
+        for number, part in enumerate(part for part in study.parts if part in parts):
+            runs, left = runner.needed(part)
+            seconds = estimate_seconds(left, runner.records) / jobs
+            if part.measure is not None and runner.measurement(part) is None:
+                seconds += part.cost
+            table.add_row(
+                "" if number else study.name,
+                part.name,
+                f"{part.title} ({part.place})",
+                str(len(runs)),
+                str(len(runs) - len(left)),
+                duration(seconds) if seconds else "none",
+            )
+    together = [run.settings for run in runner.missing(parts)]
+    left_together = duration(estimate_seconds(together, runner.records) / jobs)
     table.caption = (
         f"Runs are shared: all of the above together need {len(together)} more, about {left_together} on "
-        f"{jobs} cores. Once a column is finished its best cell gets more seeds, not counted before."
+        f"{jobs} cores. Runs that depend on the results of others, such as more seeds of a best cell, are "
+        "counted once those are finished."
     )
     return table
 
 
-def _play(bench: Bench, artefacts: list[Artefact], jobs: int) -> dict[Path, str]:
-    """Play what is missing until nothing is; return why runs failed, by folder."""
-    from signfade.engines.process import play
-    from signfade.lab.reproduce.setups import training
-
-    if any("data" in one.depends for one in artefacts):  # measured here, not in a run
-        prepare_training(training(bench.scale, "gaussian", (1e-2, 0.0)))
-    failed: dict[Path, str] = {}
-    with Progress() as progress:
-        for one in artefacts:
-            bench.measure(one, progress.note)
-        while True:
-            runs = [run for run in bench.to_play(artefacts) if run.folder not in failed]
-            if not runs:
-                return failed
-            for name in {run.settings.data.name: run for run in runs}.values():
-                prepare_training(name.settings)
-            progress.begin(runs, bench, jobs)
-            outcome = play(runs, jobs, on_event=progress.event)
-            bench.look()
-            diverged = {run.folder for run in runs if bench.records.find(run.settings) is not None}
-            failed |= {folder: why for folder, why in outcome.failed.items() if folder not in diverged}
-
-
 class Progress:
-    """One bar for all runs together, in seconds of work, and a line a run that ends."""
+    """One bar for all runs together, in seconds of work, and one line per run that ends."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -166,7 +159,7 @@ class Progress:
         self._left: list[float] = []
         self._before: dict[int, float] = {}  # work that was there when a run was resumed
         self._done = self._count = 0
-        self._began = self._spoken = 0.0
+        self._began = self._printed = 0.0
 
     def __enter__(self) -> Progress:
         if self._bars is not None:
@@ -177,22 +170,22 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def begin(self, runs: list[PlannedRun], bench: Bench, jobs: int) -> None:
-        """Say which runs are to be played."""
-        from signfade.lab.reproduce.plan import estimate_seconds
+    def begin(self, runs: list[PlannedRun], runner: Runner, jobs: int) -> None:
+        """Start a batch of runs."""
+        from signfade.experiments.studies.runner import estimate_seconds
 
-        self._work = [max(estimate_seconds([run.settings], bench.records), 1e-3) for run in runs]
+        self._work = [max(estimate_seconds([run.settings], runner.records), 1e-3) for run in runs]
         self._left, self._before = list(self._work), {}
         self._done, self._count = 0, len(runs)
         self._began, self._jobs = time.monotonic(), jobs
-        self.note(f"{len(runs)} runs to play, {jobs} at a time")
+        self.note(f"{len(runs)} runs, {jobs} at a time")
         if self._bars is not None:
             if self._task is not None:
                 self._bars.remove_task(self._task)
             self._task = self._bars.add_task("reproduce", total=sum(self._work), state="")
 
     def event(self, event: Any) -> None:
-        """Take in what the player says."""
+        """Show what the worker pool reports."""
         if event.kind == "round":
             share = 1 - event.round / event.run.settings.rounds
             self._left[event.index] = self._work[event.index] * share
@@ -201,8 +194,8 @@ class Progress:
         elif event.kind in ("finished", "skipped", "failed"):
             self._left[event.index] = 0.0
             self._done += 1
-            told = "" if event.kind != "failed" else f" failed: {event.text}"
-            self._say(f"[{self._done}/{self._count}] {event.run.folder.name}{told}{self._time_left()}")
+            reason = f" failed: {event.text}" if event.kind == "failed" else ""
+            self._say(f"[{self._done}/{self._count}] {event.run.folder.name}{reason}{self._time_left()}")
         elif event.kind in ("noted", "retried"):
             self.note(f"{event.run.folder.name}: {event.text}")
         self._show()
@@ -213,8 +206,8 @@ class Progress:
             completed = sum(self._work) - sum(self._left)
             state = f"run {min(self._done + 1, self._count)} of {self._count}{self._time_left()}"
             self._bars.update(self._task, completed=completed, state=state)
-        elif now - self._spoken >= _PAUSE:
-            self._spoken = now
+        elif now - self._printed >= _PAUSE:
+            self._printed = now
             share = 1 - sum(self._left) / sum(self._work)
             self._say(
                 f"{100 * share:.1f} % of the work, {self._done} of {self._count} runs{self._time_left()}"
@@ -231,7 +224,7 @@ class Progress:
         return f", {duration(seconds)} left" if left > 0 else ""
 
     def note(self, text: str) -> None:
-        """Say something."""
+        """Print a note."""
         self._say(f"signfade: note: {text}")
 
     def _say(self, text: str) -> None:

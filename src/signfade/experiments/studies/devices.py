@@ -1,0 +1,176 @@
+"""What absent, noisy, private and hostile devices cost, and what helps: one table and figure per switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from signfade.device import bit_epsilon
+from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
+from signfade.experiments.studies.drawing import new_figure
+from signfade.experiments.studies.records import Record, Records, accuracies, shared_seeds
+from signfade.experiments.studies.study import Part, Results, Scale, Study, Tier, Want
+from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
+from signfade.lab.config import resolve
+from signfade.lab.panels import draw_line
+from signfade.lab.style import INK, figure_style, line_style
+from signfade.settings import RunSettings
+
+__all__ = ["DEVICES"]
+
+_FEEDBACK = {"method.error_feedback": 1.0}
+_VARIANTS = Variants.read("devices.toml")
+
+
+def _row(name: str, records: list[Record], first: list[Record]) -> list[str]:
+    lost = sorted({record.diverged for record in records if record.diverged is not None})
+    finished = [record for record in records if record.diverged is None]
+    if not finished:
+        return [name, f"diverges in round {' or '.join(map(str, lost))}", "", "never", str(len(records))]
+    last = [100 * value for value in accuracies(finished)]
+    ours, theirs = map(accuracies, shared_seeds(finished, first))
+    apart = f"{100 * (fmean(ours) - fmean(theirs)):+.1f}" if ours and records is not first else ""
+    spread = f"{fmean(last):.1f} ± {pstdev(last):.1f} %"
+    return [name, spread, apart, rounds_text(finished), str(len(finished))]
+
+
+def _draw_privacy(axis: Axes, found: Mapping[str, Sequence[Record]]) -> None:
+    """Accuracy against the epsilon of a bit."""
+    for name, records in found.items():
+        changes, last = _VARIANTS.changes[name], accuracies(records)
+        if "method.flip" not in changes:
+            axis.axhline(fmean(last), color=INK, linewidth=0.8, linestyle=":")
+            continue
+        marker = "^" if changes.get("method.debias") else "o"
+        epsilon = bit_epsilon(changes["method.flip"])
+        axis.plot([epsilon] * len(last), last, marker, color=line_style(0).color)
+    axis.set(title="Accuracy at the end", xlabel="epsilon of one bit (triangles: debiased)", ylim=(0, 1))
+
+
+def _part(switch: str) -> Part:
+    title, (first, *_) = (_VARIANTS.switches[switch][key] for key in ("title", "variants"))
+
+    def render(results: Results) -> list[Block]:
+        found = _VARIANTS.found(results, switch)
+        panels = 3 if switch == "privacy" else 2
+        with figure_style():
+            figure = new_figure((4.4 * panels, 3.2), results.scale)
+            axes = figure.subplots(1, panels)
+            draw_accuracy(axes[0], axes[1], found)
+            if switch == "privacy":
+                _draw_privacy(axes[2], found)
+            lines, labels = axes[0].get_legend_handles_labels()
+            if lines:
+                figure.legend(lines, labels, loc="outside lower center", ncols=min(len(labels), 4))
+        picture = picture_or_missing(figure, f"devices-{switch}", title)
+        if first not in found:
+            return [picture]
+        ended = sorted(found, key=lambda name: all(record.diverged for record in found[name]))
+        rows = [_row(name, found[name], found[first]) for name in ended]
+        heads = [switch, "accuracy", f"against {first}", "rounds to 0.9", "seeds"]
+        return [picture, Table(heads, rows, name=switch)]
+
+    return Part(f"devices-{switch}", title, "ours", render, _VARIANTS.wants(switch))
+
+
+# -- what error feedback leaves of the regression's excess loss ----------------------------------------------
+
+_STEPS = (0.1, 0.2, 0.5, 1.0)  # in units of 1/L
+# Rotation, whether devices differ in the power of their data, step.
+_REGRESSIONS = [
+    (rotation, mixed, step)
+    for rotation, steps in (("none", _STEPS), ("hadamard", (0.2,)))
+    for mixed in (False, True)
+    for step in steps
+]
+
+
+def _regression_runs(
+    scale: Scale, rotation: str, mixed: bool, step: float, feedback: Mapping[str, Any]
+) -> list[RunSettings]:
+    tree = {
+        "name": "feedback",
+        "rounds": scale.regression_rounds,
+        "data.name": "regression",
+        "data.batch": "none",
+        "data.heterogeneous": mixed,
+        "cell.snr_db": 10.0,
+        "method.rotation": rotation,
+        "server.step": step,
+        "eval.every": 5,
+    }
+    return [resolve(tree | {**feedback, "seed": seed}) for seed in range(scale.figure_seeds)]
+
+
+def _regression_wants(scale: Scale, records: Records) -> list[Want]:
+    return [
+        Want(run, Tier.EXTRA, ours=True)
+        for case in _REGRESSIONS
+        for feedback in ({}, _FEEDBACK)
+        for run in _regression_runs(scale, *case, feedback)
+    ]
+
+
+def _late_loss(record: Record) -> float:
+    """Mean excess loss over the last third of the rounds."""
+    values = zip(record.curve["round"], record.curve["test_loss"])
+    return fmean(v for t, v in values if t is not None and v is not None and t > record.rounds * 2 / 3)
+
+
+def _render_regression(results: Results) -> list[Block]:
+    rows, ratios = [], dict[tuple[str, bool, float], float]()
+    for rotation, mixed, step in _REGRESSIONS:
+        both = [
+            results.records.find_all(_regression_runs(results.scale, rotation, mixed, step, feedback))
+            for feedback in ({}, _FEEDBACK)
+        ]
+        without, fed = ([_late_loss(record) for record in side] for side in shared_seeds(*both))
+        if not fed:
+            continue
+        ratios[rotation, mixed, step] = fmean(fed) / fmean(without)
+        worst = max(ours / theirs for ours, theirs in zip(fed, without))
+        numbers = [f"{fmean(without):.3g}", f"{fmean(fed):.3g}", f"{fmean(fed) / fmean(without):.2f}"]
+        rows.append([rotation, "mixed" if mixed else "alike", f"{step:g}/L", *numbers, f"{worst:.2f}"])
+    with figure_style():
+        figure = new_figure((5, 3.2), results.scale)
+        axis = figure.subplots()
+        for index, mixed in enumerate((False, True)):
+            known = {step: ratios["none", mixed, step] for step in _STEPS if ("none", mixed, step) in ratios}
+            if known:
+                label = "data of different power" if mixed else "data alike"
+                draw_line(axis, np.array([*known]), np.array([*known.values()]), line_style(index), label)
+        axis.axhline(0.25, color=INK, linewidth=0.8, linestyle=":")
+        axis.set(title="Excess loss, with feedback over without", xscale="log", yscale="log")
+        axis.set(xlabel="step, in units of 1/L", ylabel="ratio")
+        axis.set_xticks(_STEPS, [f"{step:g}" for step in _STEPS])
+        ticks = (0.03, 0.1, 0.25, 1.0, 2.0)
+        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
+        if ratios:
+            axis.legend(fontsize=8)
+    about = "Excess loss with feedback over that without, against the step"
+    heads = ["rotation", "data", "step", "excess loss", "with feedback", "ratio", "worst seed"]
+    table: Block = Table(heads, rows, name="feedback-regression") if rows else Text("Missing.")
+    return [picture_or_missing(figure, "devices-feedback-regression", about), table]
+
+
+DEVICES = Study(
+    "devices",
+    "Devices that are absent, private or hostile",
+    "devices",
+    (
+        *map(_part, _VARIANTS.switches),
+        Part(
+            "devices-feedback-regression",
+            "Error feedback in the regression",
+            "ours",
+            _render_regression,
+            _regression_wants,
+        ),
+    ),
+    host="radio.md",
+)

@@ -1,0 +1,1 @@
+"""The paper's tables and figures, run again and put beside the paper's own numbers."""

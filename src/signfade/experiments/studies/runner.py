@@ -1,0 +1,195 @@
+"""Runs studies in one folder: what is there, what is missing, what to run next, and the pages.
+
+OUT/runs/         run folders, one per run, named by their settings
+OUT/measured/     what parts measured themselves
+OUT/runs.json     the records of all finished runs
+OUT/PAGE.md       one page per study, its figures in OUT/results/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from signfade.experiments.studies.document import Block, update_page, write_markdown, write_text
+from signfade.experiments.studies.records import Records, family_of, run_name
+from signfade.experiments.studies.study import Part, Results, Scale, Study, Want
+from signfade.lab.folder import FolderError
+from signfade.lab.train import PlannedRun
+from signfade.settings import RunSettings
+
+__all__ = ["Runner", "estimate_seconds", "plan", "wanted"]
+
+
+def wanted(wants: Iterable[Want]) -> list[RunSettings]:
+    """Return the runs that satisfy all wants, each once, the most urgent first.
+
+    Parts share runs: a run wanted twice is run once, and the longest answers for the shorter ones.
+    """
+    runs: dict[tuple[str, int], RunSettings] = {}
+    for want in sorted(wants, key=lambda want: want.rank):
+        key = (family_of(want.settings), want.settings.seed)
+        there = runs.get(key)
+        if there is None or there.rounds < want.settings.rounds:
+            runs[key] = want.settings  # a dict keeps the place of its first want
+    return list(runs.values())
+
+
+def plan(wants: Iterable[Want], records: Records, folder: Path) -> list[PlannedRun]:
+    """Return the runs without a record, in order, each with its own folder inside `folder`."""
+    return [
+        PlannedRun(settings, folder / run_name(settings))
+        for settings in wanted(wants)
+        if records.find(settings) is None
+    ]
+
+
+# Seconds per round of 20 devices on one core, until runs on the same data have been timed here.
+_DEVICES = 20
+_SECONDS = {"mnist": 0.4, "digits": 0.03, "regression": 0.004}
+
+
+def estimate_seconds(runs: Iterable[RunSettings], records: Records) -> float:
+    """Return about how long the runs take on one core, from the times of finished ones on the same data."""
+    timed: dict[str, list[float]] = {}
+    for record in records:
+        seconds = record.value("seconds")
+        if seconds and record.diverged is None:
+            timed.setdefault(record.name.split("-")[0], []).append(seconds / record.rounds)
+    total = 0.0
+    for settings in runs:
+        known = timed.get(settings.data.name)
+        each = sorted(known)[len(known) // 2] if known else _SECONDS.get(settings.data.name, 0.1)
+        total += settings.rounds * each * settings.data.devices / _DEVICES
+    return total
+
+
+class Runner:
+    """Studies at one scale, in one folder.
+
+    Args:
+        folder: where everything is kept.
+        scale: full or quick.
+        docs: a folder with `results/runs.json` whose records count as well, None for none.
+    """
+
+    def __init__(self, folder: Path, scale: Scale, docs: Path | None = None) -> None:
+        self.folder, self.scale, self.docs = folder, scale, docs
+        self.records = Records()
+        if docs is not None:
+            self.records.add_file(docs / "results" / "runs.json")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Add the records of runs that have finished since."""
+        self.records.add_folder(self.folder / "runs")
+
+    def missing(self, parts: Sequence[Part]) -> list[PlannedRun]:
+        """Return the runs that the parts still need, in order. More may follow once these are there."""
+        wants = [want for part in parts for want in part.wants(self.scale, self.records)]
+        return plan(wants, self.records, self.folder / "runs")
+
+    def needed(self, part: Part) -> tuple[list[RunSettings], list[RunSettings]]:
+        """Return the runs that a part needs, and those of them that are not there yet."""
+        runs = wanted(part.wants(self.scale, self.records))
+        return runs, [settings for settings in runs if self.records.find(settings) is None]
+
+    def complete(self, part: Part) -> bool:
+        """Whether everything the part needs is there."""
+        return (part.measure is None or self.measurement(part) is not None) and not self.needed(part)[1]
+
+    def run(
+        self,
+        parts: Sequence[Part],
+        execute: Callable[[list[PlannedRun]], Mapping[Path, str]],
+        note: Callable[[str], None],
+    ) -> dict[Path, str]:
+        """Measure and run what is missing until nothing is; return why runs failed, by folder.
+
+        `execute` runs what it is given and returns why runs failed; a run that diverged has not failed.
+        """
+        for part in parts:
+            if part.measure is not None and self.measurement(part) is None:
+                data = part.measure(self.scale, note)
+                self._write_measurement(self.folder / "measured", part, data)
+        failed: dict[Path, str] = {}
+        while runs := [run for run in self.missing(parts) if run.folder not in failed]:
+            reasons = execute(runs)
+            self.refresh()
+            lost = [run.folder for run in runs if self.records.find(run.settings) is None]
+            failed |= {folder: reasons.get(folder, "the run left no record") for folder in lost}
+        return failed
+
+    # -- what parts measure themselves -----------------------------------------------------------------------
+
+    def measurement(self, part: Part) -> dict[str, Any] | None:
+        """Return what the part measured at this scale, None if it has not yet."""
+        places = [self.folder / "measured"] + ([] if self.docs is None else [self.docs / "results"])
+        for path in (place / f"{part.name}.json" for place in places):
+            if not path.exists():
+                continue
+            try:
+                held = json.loads(path.read_bytes())
+                if held["scale"] == self._scale_of(part):
+                    return dict(held["data"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise FolderError(f"{path} does not hold a measurement: {error}") from error
+        return None
+
+    def _scale_of(self, part: Part) -> dict[str, Any]:
+        """The fields of the scale that decide what the part measures."""
+        return {name: getattr(self.scale, name) for name in part.depends}
+
+    def _write_measurement(self, folder: Path, part: Part, data: dict[str, Any]) -> Path:
+        text = json.dumps({"scale": self._scale_of(part), "data": data}, separators=(",", ":"))
+        return write_text(folder / f"{part.name}.json", text + "\n")
+
+    # -- pages -----------------------------------------------------------------------------------------------
+
+    def results(self, parts: Sequence[Part]) -> Results:
+        """Return what is known about the parts."""
+        found = {part.name: self.measurement(part) for part in parts if part.measure is not None}
+        return Results(
+            self.scale, self.records, {name: data for name, data in found.items() if data is not None}
+        )
+
+    def _page(self, study: Study, parts: Sequence[Part], folder: Path) -> Path:
+        results = self.results(study.parts)
+        opening = study.opening(self.scale)
+        if self.scale.words:
+            opening.insert(1, f"**{self.scale.words[0].upper()}{self.scale.words[1:]}.**")
+        sections = {f"{part.title} ({part.place})": part.render(results) for part in parts}
+        return write_markdown(study.title, opening, sections, folder / f"{study.page}.md")
+
+    def write(self, studies: Sequence[Study], parts: Sequence[Part]) -> list[Path]:
+        """Write one page per study about its parts among `parts`, and the records; return their paths."""
+        chosen = [(study, [part for part in study.parts if part in parts]) for study in studies]
+        pages = [self._page(study, mine, self.folder) for study, mine in chosen if mine]
+        return [*pages, self.records.write(self.folder / "runs.json")]
+
+    def write_docs(self, studies: Sequence[Study]) -> list[Path]:
+        """Write the tables and figures of all studies to the docs, with the data to draw them again."""
+        assert self.docs is not None
+        data, written = self.docs / "results", []
+        for study in studies:
+            if not study.host:
+                written.append(self._page(study, study.parts, self.docs))
+                continue
+            results, blocks = self.results(study.parts), list[Block]()
+            for part in filter(self.complete, study.parts):
+                blocks += part.render(results)
+            if blocks and (self.docs / study.host).exists():
+                written += update_page(self.docs / study.host, blocks)
+        parts = [part for study in studies for part in study.parts]
+        wants = [want.settings for part in parts for want in part.wants(self.scale, self.records)]
+        found = [record for settings in wants if (record := self.records.whole(settings)) is not None]
+        used = {record.name: record for record in found}  # a run answers more than one want
+        written.append(self.records.write(data / "runs.json", used.values()))
+        measured = self.results(parts).measured
+        return written + [
+            self._write_measurement(data, part, measured[part.name])
+            for part in parts
+            if part.name in measured
+        ]

@@ -1,0 +1,133 @@
+"""`signfade reproduce` from the first run to the page, on settings that take seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import signfade.engines.process
+from signfade.cli.main import run
+from signfade.engines.events import Event, OnEvent, Outcome
+from signfade.experiments.studies import catalogue, study
+from signfade.experiments.studies.catalogue import parts_by_name
+from signfade.experiments.studies.paper.study import PAPER
+from signfade.experiments.studies.runner import Runner
+from signfade.lab.train import PlannedRun, train
+
+from .conftest import SMALL
+
+PARTS = parts_by_name()
+
+
+class Pool:
+    """Runs in this process, and remembers what."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.stop_after: int | None = None
+
+    def __call__(self, runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent) -> Outcome:
+        for index, one in enumerate(runs):
+            if self.stop_after is not None and len(self.done) >= self.stop_after:
+                raise KeyboardInterrupt
+            on_event(Event("started", index, one))
+            train(one.settings, one.folder, resume=True)
+            on_event(Event("finished", index, one, one.settings.rounds))
+            self.done.append(one.folder.name)
+        return Outcome(tuple(one.folder for one in runs))
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    small = replace(SMALL, rounds=2)
+    monkeypatch.setattr(study, "QUICK", small)
+    monkeypatch.setattr(study, "FULL", replace(small, name="full"))
+    here = Pool()
+    monkeypatch.setattr(signfade.engines.process, "play", here)
+    return here
+
+
+def results(folder: Path) -> str:
+    return (folder / "results.md").read_text()
+
+
+def test_from_the_first_run_to_the_page_and_never_twice(
+    tmp_path: Path, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    command = ["reproduce", "fig-quantisation", "fig-mse", "--quick", "--out", out]
+    pool.stop_after = 4
+    assert run(command) == 130
+    assert "resume with: signfade reproduce fig-quantisation" in capsys.readouterr().err
+    pool.stop_after = None
+    assert run(command) == 0
+    assert len(pool.done) == len(set(pool.done)) == 10  # two priors, five precisions
+    assert run(command) == 0
+    assert len(pool.done) == 10
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == [f"{out}/results.md", f"{out}/runs.json"]
+    text = results(tmp_path / "out")
+    assert "| 4 | 0." in text
+    assert "not to be compared with the paper" in text
+    assert (tmp_path / "out" / "results" / "fig-quantisation.svg").exists()
+    assert (tmp_path / "out" / "measured" / "fig-mse.json").exists()
+
+
+def test_pages_of_the_docs_are_drawn_again_without_the_runs(
+    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = tuple(PARTS[name] for name in ("fig-setup", "fig-quantisation", "fig-downlink"))
+    monkeypatch.setattr(catalogue, "STUDIES", (replace(PAPER, parts=few),))  # all would take their time
+    docs = tmp_path / "docs"
+    command = ["reproduce", "fig-quantisation", "fig-setup"]
+    assert run([*command, "--out", str(tmp_path / "one"), "--docs", str(docs)]) == 0
+    first = results(docs)
+    assert all(f"({part.place})" in first for part in few)  # all, not only those named
+    assert len(json.loads((docs / "results" / "runs.json").read_text())["runs"]) == 10
+    before = {file: file.read_bytes() for file in docs.rglob("*.*") if file.suffix != ".svg"}
+    assert run(["reproduce", "all", "--render", "--out", str(tmp_path / "two"), "--docs", str(docs)]) == 0
+    assert {file: file.read_bytes() for file in before} == before
+    runner = Runner(tmp_path / "three", study.FULL, docs)  # what the docs have counts as played
+    assert runner.missing([PARTS["fig-quantisation"]]) == []
+    assert runner.measurement(PARTS["fig-setup"]) is not None
+
+
+def test_the_list_counts_runs(tmp_path: Path, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "fig-quantisation", "--quick", "--out", str(tmp_path)]
+
+    def row() -> list[str]:
+        assert run([*command, "--list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next(line for line in lines if "fig-quantisation" in line).split()
+
+    assert row()[-4:-2] == ["10", "0"] or row()[-3:-1] == ["10", "0"]
+    assert pool.done == []
+    pool.stop_after = 3
+    run(command)
+    capsys.readouterr()
+    assert "3" in row()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["table-round"], "the nearest name is 'table-rounds'"),
+        ([], 'tables or figures, or "all"'),
+        (["all", "--seeds", "0"], "seeds must be 1 or more; got 0"),
+        (["all", "--jobs", "0"], "--jobs must be 1 or more; got 0"),
+        (["all", "--quick", "--docs", "docs"], "--docs holds the full studies"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 2
+    error: Any = capsys.readouterr().err
+    assert sentence in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

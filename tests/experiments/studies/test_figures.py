@@ -1,0 +1,129 @@
+"""What figures measure themselves is true, and every figure can be drawn, from nothing at all too."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from signfade import theory
+from signfade.experiments.studies.catalogue import parts_by_name
+from signfade.experiments.studies.document import Picture, Text
+from signfade.experiments.studies.drawing import curve_of, tail_mean
+from signfade.experiments.studies.paper import errors, gradients
+from signfade.experiments.studies.paper import regression as convergence
+from signfade.experiments.studies.paper.curves import median_snr_db
+from signfade.experiments.studies.paper.setups import training
+from signfade.experiments.studies.records import Records
+from signfade.experiments.studies.study import FULL, QUICK, Results
+
+from .conftest import SMALL, record
+
+PARTS = parts_by_name()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_artefact_is_drawn_from_nothing(name: str) -> None:
+    for scale in (FULL, QUICK):
+        assert PARTS[name].render(Results(scale, Records()))
+
+
+def test_a_quick_figure_says_that_it_is_one() -> None:
+    for artefact in PARTS.values():
+        for scale in (FULL, SMALL):
+            measured = {}
+            if artefact.measure is not None and artefact.name in ("fig-setup", "fig-mse"):
+                measured = {artefact.name: artefact.measure(SMALL, lambda words: None)}
+            for block in artefact.render(Results(scale, Records(), measured)):
+                if isinstance(block, Picture):
+                    told = [text.get_text() for text in block.figure.texts]
+                    assert (scale.words in told) == bool(scale.words)
+                    assert scale.words or scale is FULL
+
+
+def test_the_distances_are_kolmogorovs() -> None:
+    values = np.random.default_rng(0).laplace(0.3, 2.0, size=500)
+    centred = values - values.mean()
+    gaussian = stats.kstest(centred, "norm", args=(0, centred.std())).statistic
+    laplacian = stats.kstest(centred, "laplace", args=(0, np.abs(centred).mean())).statistic
+    assert gradients.ks_distances(values) == pytest.approx((gaussian, laplacian), abs=1e-12)
+    assert laplacian < gaussian
+    with pytest.raises(ValueError, match="must not all be the same"):
+        gradients.ks_distances(np.ones(5))
+
+
+def test_gradients_are_gaussian_once_they_are_rotated() -> None:
+    data = gradients._along(training(SMALL, "gaussian", (1e-2, 0.0)), (1, 3), lambda words: None)
+    assert set(data) == {f"{t},{user}" for t in (1, 3) for user in gradients.USERS}
+    for look in data.values():
+        size = look["rotated"]["size"]
+        # 1.36/sqrt(n): exceeded by one sample in twenty of a known distribution, by far fewer of a fitted one
+        assert look["rotated"]["gaussian"] < 1.36 / math.sqrt(size)
+        assert look["raw"]["gaussian"] > 5 * look["rotated"]["gaussian"]
+        width = 10 / len(look["raw"]["density"])
+        assert sum(look["rotated"]["density"]) * width == pytest.approx(1, abs=0.01)
+
+
+def test_simulated_errors_are_the_predicted_ones() -> None:
+    """Of squared errors of unit Gaussians the standard error is at most a few hundredths over sqrt(n)."""
+    found = errors._errors_single(1.0, 40_000, seed=0)
+    for name, (rule, form) in errors._SINGLE.items():
+        assert found[name] == pytest.approx(theory.mse(rule, 1.0, form=form), abs=4 * 2.5 / math.sqrt(40_000))
+    together = errors._errors_of_sum(1.0, 8_000, seed=0)
+    predicted = errors._theory_of_sum(np.array([0.0]))
+    for name, value in predicted.items():
+        assert together[name] == pytest.approx(value[0], rel=0.08)
+    assert together["EP"] < together["joint soft (best)"] * 1.05 < together["joint linear"] * 1.05
+
+
+def test_the_corrected_bound_holds_and_the_printed_one_is_broken_at_the_optimum() -> None:
+    runs = convergence._measure(SMALL, lambda words: None)
+    for start, run in runs.items():
+        mean, printed, corrected = convergence.bounds(run)
+        assert (mean <= corrected * (1 + 1e-9)).all()
+        assert (mean[1:] > printed[1:]).all() == (start == "optimum")
+    assert runs["optimum"]["gap"] < 1e-6 * runs["far"]["gap"]
+
+
+def test_the_setup_is_that_of_the_runs() -> None:
+    data = gradients._measure_setup(SMALL, lambda words: None)
+    counts = np.array(data["counts"])
+    assert counts.shape == (20, 10)
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    assert max(math.hypot(*place) for place in data["positions_km"]) <= 1
+    blocks = PARTS["fig-setup"].render(Results(SMALL, Records(), {"fig-setup": data}))
+    assert sum(isinstance(block, Picture) for block in blocks) == 2
+
+
+def test_curves_are_means_over_the_rounds_that_all_seeds_have() -> None:
+    runs = [training(FULL, "gaussian", (1e-3, 0.9), seed=seed, rounds=60) for seed in (0, 1)]
+    curve = curve_of([record(runs[0], 0.6), record(runs[1], 0.9).until(40)], "accuracy")
+    assert curve is not None
+    rounds, mean, deviation = curve
+    assert rounds.tolist() == [20, 40]
+    assert mean == pytest.approx([(0.2 + 0.3) / 2, (0.4 + 0.6) / 2])
+    assert deviation == pytest.approx([0.1 / math.sqrt(2), 0.2 / math.sqrt(2)])
+    assert curve_of([], "accuracy") is None
+
+
+def test_the_tail_is_the_last_tenth() -> None:
+    one = record(training(FULL, "gaussian", (1e-3, 0.9)), 0.9)
+    assert tail_mean(one, "accuracy") == pytest.approx(0.9 * np.mean([920, 940, 960, 980, 1000]) / 1000)
+    assert tail_mean(one, "test_loss") is None
+
+
+def test_a_wider_channel_is_a_lower_snr() -> None:
+    assert median_snr_db(180e3) - median_snr_db(10e6) == pytest.approx(10 * math.log10(10e6 / 180e3))
+
+
+def test_an_empty_figure_is_not_shown() -> None:
+    for artefact in PARTS.values():
+        assert not any(isinstance(block, Picture) for block in artefact.render(Results(FULL, Records())))
+
+
+def test_no_figure_claims_to_have_what_it_has_not() -> None:
+    for name in ("fig-setup", "fig-mse", "fig-priors", "fig-convergence"):
+        (block,) = PARTS[name].render(Results(FULL, Records()))
+        assert block == Text("Missing.")
