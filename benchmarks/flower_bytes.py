@@ -21,11 +21,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from signfade.engines.flower.loopback import Loopback
+from signfade.integrations.flower.loopback import Loopback
 
 SHARED = """
 import torch
-from signfade.learn.models import paper_cnn
+from signfade.simulation.models import paper_cnn
 
 def net():
     torch.manual_seed(0)
@@ -41,7 +41,7 @@ CLIENT = """
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from signfade.engines.flower import reply_with_bits
+from signfade.integrations.flower import reply_with_bits
 from byte_app.shared import batch, loss, net
 
 app = ClientApp()
@@ -65,7 +65,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from signfade.engines.flower import OneBitStrategy, settings_from
+from signfade.integrations.flower import OneBitStrategy, settings_from
 from byte_app.shared import net
 
 app = ServerApp()

@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from signfade.engines.flower.deploy import deploy, deploy_folder
-from signfade.lab.config import load
-from signfade.lab.folder import RunFolder
-from signfade.learn.run import Experiment
+from signfade.integrations.flower.deploy import deploy, deploy_folder
+from signfade.experiments.config import load
+from signfade.experiments.folder import RunFolder
+from signfade.simulation.run import Experiment
 
 
 def main() -> None:

@@ -29,11 +29,11 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from signfade.data import Dataset, RegressionData, Split
-from signfade.learn import Experiment
-from signfade.learn.allocator import tune_allocator
-from signfade.learn.classify import ClassificationTask, one_thread
-from signfade.learn.models import paper_cnn
-from signfade.learn.synthetic import RegressionTask
+from signfade.simulation import Experiment
+from signfade.simulation.allocator import tune_allocator
+from signfade.simulation.classify import ClassificationTask, one_thread
+from signfade.simulation.models import paper_cnn
+from signfade.simulation.synthetic import RegressionTask
 from signfade.settings import RunSettings
 
 CLASSES = 10

@@ -25,8 +25,8 @@ from round import experiment, images
 from signfade.device import rotate, unrotate
 from signfade.experiments.studies.joint.ladder import draw_round
 from signfade.kernels import fused_sum, received
-from signfade.learn.allocator import tune_allocator
-from signfade.learn.classify import one_thread
+from signfade.simulation.allocator import tune_allocator
+from signfade.simulation.classify import one_thread
 from signfade.server.bfl import (
     bfl,
     factor_bfl,

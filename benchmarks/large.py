@@ -68,9 +68,9 @@ def play(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
     """Play some rounds here and return what they took."""
     import os
 
-    from signfade.learn import Experiment
-    from signfade.learn.allocator import tune_allocator
-    from signfade.learn.tasks import make_task
+    from signfade.simulation import Experiment
+    from signfade.simulation.allocator import tune_allocator
+    from signfade.simulation.tasks import make_task
     from signfade.settings import RunSettings
 
     tune_allocator()

@@ -40,10 +40,10 @@ def our_round(method: dict[str, Any]) -> Callable[[], Iterable[Any]]:
     import torch
 
     from signfade.data import Dataset, Split
-    from signfade.learn import Experiment
-    from signfade.learn.allocator import tune_allocator
-    from signfade.learn.classify import ClassificationTask
-    from signfade.learn.models import build_model
+    from signfade.simulation import Experiment
+    from signfade.simulation.allocator import tune_allocator
+    from signfade.simulation.classify import ClassificationTask
+    from signfade.simulation.models import build_model
     from signfade.settings import RunSettings
 
     tune_allocator()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from harness import write
 
-from signfade.engines.process import play
-from signfade.lab.compare import PlannedRun
-from signfade.lab.config import load
+from signfade.experiments.workers.run_pool import play
+from signfade.experiments.compare import PlannedRun
+from signfade.experiments.config import load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"
 METHOD = "method.preset=rotated-sbfl"

@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from signfade.engines.events import Event
-from signfade.engines.process import play
-from signfade.lab.compare import PlannedRun, method_settings
-from signfade.lab.config import load
-from signfade.lab.difference import difference
-from signfade.lab.folder import RunFolder
+from signfade.experiments.workers.events import Event
+from signfade.experiments.workers.run_pool import play
+from signfade.experiments.compare import PlannedRun, method_settings
+from signfade.experiments.config import load
+from signfade.experiments.difference import difference
+from signfade.experiments.folder import RunFolder
 from signfade.settings import RunSettings
 
 METHODS = ("signsgd", "sbfl", "rotated-sbfl", "best", "ideal")
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="write the scores to this JSON file")
     parser.add_argument("--check", type=int, default=0, help="run the choice on this many further seeds")
     options = parser.parse_args()
-    demo = load(Path(str(files("signfade.lab") / "demo.toml")))
+    demo = load(Path(str(files("signfade.experiments") / "demo.toml")))
     rows = tune(options.out, demo, options.jobs)
     checked = check(options.out, demo, rows, options.jobs, options.check) if options.check else {}
     show(rows, checked)

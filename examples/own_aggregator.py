@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from signfade import server
-from signfade.learn import Received
+from signfade.simulation import Received
 
 GOOD_SNR = 1.0
 

@@ -19,7 +19,7 @@ import pytest
 from signfade import __version__
 from signfade.cli.main import run as signfade
 from signfade.data import write_idx
-from signfade.lab.folder import RunFolder
+from signfade.experiments.folder import RunFolder
 
 TINY = ("rounds=4", "data.name=gaussian", "data.size=64", "data.devices=3", "eval.every=2")
 COMMAND = [sys.executable, "-m", "signfade"]
@@ -139,7 +139,7 @@ def test_config_names_the_words_that_a_key_takes(capsys: pytest.CaptureFixture[s
 
 
 def test_config_prints_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from signfade.lab.config import load
+    from signfade.experiments.config import load
 
     assert signfade(["config"]) == 0
     path = tmp_path / "all.toml"
@@ -178,13 +178,13 @@ def test_a_run_that_fell_says_so_in_its_last_line(
     ends = {"name": "a", "seed": 0, "rounds": 4, "last_accuracy": 0.5, "best_accuracy": 0.9}
     for late, fell in ((0.517, True), (0.88, False)):
         summary = ends | {"late_accuracy": late}
-        monkeypatch.setattr("signfade.lab.train.train", lambda *told, found=summary, **more: found)
+        monkeypatch.setattr("signfade.experiments.train.train", lambda *told, found=summary, **more: found)
         assert signfade(["run", *sets(*TINY), "--out", str(tmp_path)]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
         assert (
             last.startswith("accuracy fell: 51.7 % on average over the last evaluations, 38.3 points") == fell
         )
-        assert ("smaller server.step" in last) == fell
+        assert ("smaller server.learning_rate" in last) == fell
 
 
 def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +204,7 @@ def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = sets("rounds=9", "data.devices=2", "method.aggregator=sbfl", "server.step=1e38", "name=a")
+    changes = sets("rounds=9", "data.devices=2", "method.aggregator=sbfl", "server.learning_rate=1e38", "name=a")
     assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("signfade: round 2: ")
@@ -214,7 +214,7 @@ def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtu
     page = (tmp_path / "a.html").read_text()
     assert "sbfl (failed), seed 0: round 2: " in page  # and says why
     assert "unfinished" not in page
-    assert "server.step" in last
+    assert "server.learning_rate" in last
 
 
 def test_a_crash_in_your_own_rule_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +264,7 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
     [
         (["run", "absent.toml"], "no such config file: absent.toml"),
         (["run", *sets("rounds=0")], "rounds must be greater than or equal to 1; got 0"),
-        (["run", *sets("server.stepp=1")], "the nearest known one is 'server.step'"),
+        (["run", *sets("server.stepp=1")], "the nearest known one is 'server.learning_rate'"),
         (["run", *sets("rounds")], "--set takes key=value"),
         (["run", *sets("data.devices=1438")], "1437; got 1438"),
         (["run", *sets("server.optimizer=newton")], "server.optimizer must be one of"),
@@ -368,7 +368,7 @@ def test_an_unfinished_run_without_resume(refused: Refused, tmp_path: Path) -> N
 def test_one_bad_folder_stops_a_comparison_before_it_begins(refused: Refused, tmp_path: Path) -> None:
     command = ["compare", *sets(*TINY, "name=a"), "--out", tmp_path, "--methods"]
     assert signfade([str(word) for word in [*command, "ideal"]]) == 0
-    told = refused(*command, "sbfl,ideal", *sets("server.step=0.5"))
+    told = refused(*command, "sbfl,ideal", *sets("server.learning_rate=0.5"))
     assert "ideal" in told
     assert not (tmp_path / "a-compare" / "sbfl").exists()
 
@@ -388,8 +388,8 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
 def test_compare_is_fair_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.toml"
     path.write_text(
-        'name = "c"\nrounds = 3\neval.every = 1\ndata.devices = 4\n[variants.slow]\n"server.step" = 1e-4\n'
-        '[variants.signsgd]\n"server.step" = 1e-3\nmethod.aggregator = "signsgd"\n'
+        'name = "c"\nrounds = 3\neval.every = 1\ndata.devices = 4\n[variants.slow]\n"server.learning_rate" = 1e-4\n'
+        '[variants.signsgd]\n"server.learning_rate" = 1e-3\nmethod.aggregator = "signsgd"\n'
     )
     (tmp_path / "mine.py").write_text("def rule(received):\n    return received.y.sum(dim=0)\n")
     methods = f"slow,signsgd,ideal,{tmp_path}/mine.py:rule"
@@ -427,7 +427,7 @@ def test_a_method_that_fails_does_not_stop_the_others(
     path = tmp_path / "c.toml"
     path.write_text(
         'name = "c"\nrounds = 4\ndata.devices = 2\n'
-        '[variants.wild]\n"server.step" = 1e38\n"method.aggregator" = "ideal"\n'
+        '[variants.wild]\n"server.learning_rate" = 1e38\n"method.aggregator" = "ideal"\n'
     )
     assert signfade(["compare", str(path), "--methods", "wild,sbfl", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr()
@@ -481,8 +481,8 @@ def test_link(
 
 
 def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
-    from signfade.lab.config import load
-    from signfade.lab.link import study_link
+    from signfade.experiments.config import load
+    from signfade.experiments.link import study_link
     from signfade.theory.mse import mse
 
     snrs = [-3.0, 4.0, 11.0]
@@ -495,8 +495,8 @@ def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
 
 def test_link_predicts_the_vote_of_all_devices() -> None:
     """Without fading it is the formula; with it, luck of the rounds looked at hardly shows."""
-    from signfade.lab.config import load
-    from signfade.lab.link import study_link
+    from signfade.experiments.config import load
+    from signfade.experiments.link import study_link
     from signfade.theory.vote import vote_nmse
 
     def errors(*changes: str) -> dict[str, float]:
@@ -511,8 +511,8 @@ def test_link_predicts_the_vote_of_all_devices() -> None:
 
 
 def test_link_of_more_devices_than_it_looks_at_one_by_one() -> None:
-    from signfade.lab.config import load
-    from signfade.lab.link import study_link
+    from signfade.experiments.config import load
+    from signfade.experiments.link import study_link
 
     few, many = (study_link(load(None, [f"data.devices={n}"])) for n in (500, 501))
     for rule in ("sbfl", "blmmse", "high_snr"):
@@ -520,8 +520,8 @@ def test_link_of_more_devices_than_it_looks_at_one_by_one() -> None:
 
 
 def test_link_looks_at_the_cell_the_run_will_have(tmp_path: Path) -> None:
-    from signfade.lab.config import load
-    from signfade.lab.link import study_link
+    from signfade.experiments.config import load
+    from signfade.experiments.link import study_link
 
     study = study_link(load(None, ["data.devices=5", "seed=3"]))
     assert study.faded_snr_db is not None

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer, unpack_signs
-from signfade.learn.attack import Attack
-from signfade.learn.encode import Encoder, Keys, bit_agreement
-from signfade.learn.packets import decode_packets, make_packet
+from signfade.simulation.attacks import Attack
+from signfade.device.encoder import Encoder, Keys, bit_agreement
+from signfade.device.packets import decode_packets, make_packet
 from signfade.settings import AttackSettings, MethodSettings
 
 

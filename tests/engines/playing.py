@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from signfade.lab.config import resolve
-from signfade.lab.train import PlannedRun, train
+from signfade.experiments.config import resolve
+from signfade.experiments.train import PlannedRun, train
 
 
 def children(parent: int | str = "self") -> list[int]:
@@ -35,7 +35,7 @@ def left_behind(wanted: list[int], seconds: float = 10.0) -> list[int]:
 
 
 def planned(folder: Path, **keys: Any) -> PlannedRun:
-    """A short run of digits; `server__step` stands for server.step."""
+    """A short run of digits; `server__step` stands for server.learning_rate."""
     base = {"rounds": 6, "data.devices": 4, "data.batch": 8, "model.name": "linear", "checkpoint_every": 3}
     base |= {"eval.every": 3}
     return PlannedRun(resolve(base | {key.replace("__", "."): value for key, value in keys.items()}), folder)

@@ -17,10 +17,10 @@ from rich.console import Console
 
 from signfade.cli.board import Board
 from signfade.cli.main import run as signfade
-from signfade.engines import process
-from signfade.engines.events import Event, Kind, OnEvent, Outcome
-from signfade.lab.sweep import read_sweep
-from signfade.lab.train import PlannedRun, train
+from signfade.experiments.workers import run_pool
+from signfade.experiments.workers.events import Event, Kind, OnEvent, Outcome
+from signfade.experiments.sweep import read_sweep
+from signfade.experiments.train import PlannedRun, train
 
 from .playing import inline, no_process_stays, planned, remains
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from signfade.engines import child, scratch
-from signfade.engines.events import Event
-from signfade.engines.process import play
-from signfade.engines.scratch import remove_dead, scratch_folder
-from signfade.engines.worker import _Worker
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.lock import acquire, release
-from signfade.lab.train import Interrupted, train
+from signfade.integrations import child, scratch
+from signfade.experiments.workers.events import Event
+from signfade.experiments.workers.run_pool import play
+from signfade.experiments.workers.scratch import remove_dead, scratch_folder
+from signfade.experiments.workers.run_worker import _Worker
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.lock import acquire, release
+from signfade.experiments.train import Interrupted, train
 
 from .playing import children, inline, left_behind, no_process_stays, planned, remains
 
@@ -153,7 +153,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from playing import planned
 from pathlib import Path
-from signfade.engines.process import play
+from signfade.experiments.workers.run_pool import play
 home = Path({str(tmp_path)!r})
 run = planned(home / "run", rounds=100000, checkpoint_every=2, model__name="slow.py:model")
 play([run], 1, on_event=lambda event: print(event.kind, event.round, flush=True))
@@ -195,7 +195,7 @@ def test_what_the_dead_leave_is_removed_and_nothing_else(
     monkeypatch.setattr(scratch, "MEMORY", tmp_path / "memory")
     (tmp_path / "memory").mkdir()
     code = (
-        "import time; from pathlib import Path; from signfade.engines.scratch import scratch_folder\n"
+        "import time; from pathlib import Path; from signfade.experiments.workers.scratch import scratch_folder\n"
         f"with scratch_folder(Path({str(tmp_path / 'memory')!r})) as folder:\n"
         "    (folder / 'data').write_text('x'); print(folder, flush=True); time.sleep(600)"
     )

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from signfade.cli.main import run as signfade
-from signfade.engines import choose
-from signfade.engines.events import Event
-from signfade.lab.compare import compare
-from signfade.lab.train import Interrupted, PlannedRun, train
+from signfade.integrations import choose
+from signfade.experiments.workers.events import Event
+from signfade.experiments.compare import compare
+from signfade.experiments.train import Interrupted, PlannedRun, train
 
 from .playing import children, inline, left_behind, planned, remains
 from .test_shards import NORMALISED
@@ -69,7 +69,7 @@ def test_no_cluster_at_the_address(address: str, tmp_path: Path, capsys: pytest.
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ModuleType]:
-    from signfade.engines.ray import cluster
+    from signfade.integrations.ray.runs import cluster
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with cluster(None, 2, 1 << 28) as ray:
@@ -84,7 +84,7 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
     cluster: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command, and the same runs one after another in this process."""
-    from signfade.engines import ray
+    from signfade.integrations.ray import runs as ray_runs
 
     text = """
     name = "tiny"
@@ -93,7 +93,7 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
     checkpoint_every = 10
     data = {devices = 4, batch = 8}
     model = {name = "linear"}
-    grid = {"server.step" = [1e-3, 1e-2], "method.aggregator" = ["sbfl", "signsgd"]}
+    grid = {"server.learning_rate" = [1e-3, 1e-2], "method.aggregator" = ["sbfl", "signsgd"]}
     """
     (tmp_path / "sweep.toml").write_text(text)
     play, told, killed = ray.play, [], []
@@ -133,7 +133,7 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
 def test_failures_are_told_and_an_interrupt_saves(
     cluster: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from signfade.engines import ray
+    from signfade.integrations.ray import runs as ray_runs
 
     monkeypatch.setattr(ray, "_LOOK", 0.05)
     runs = [
@@ -162,7 +162,7 @@ def test_failures_are_told_and_an_interrupt_saves(
 def test_a_worker_that_is_not_like_us_is_refused(
     cluster: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from signfade.engines import ray
+    from signfade.integrations.ray import runs as ray_runs
 
     run = planned(tmp_path / "run")
     assert "signfade" in ray._play(run, None, tmp_path, ".", "0.0.0")[1]

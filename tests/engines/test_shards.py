@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from signfade.cli.main import run as signfade
-from signfade.engines.choose import choose_crew
-from signfade.engines.crew import sharded
-from signfade.engines.shards import Part, ShardedTask, Share, compute, cut
-from signfade.lab.train import Interrupted, train
-from signfade.learn import Experiment, round
-from signfade.learn.tasks import make_task
+from signfade.experiments.workers.engines import choose_crew
+from signfade.experiments.workers.shard_pool import sharded
+from signfade.experiments.workers.sharding import Part, ShardedTask, Share, compute, cut
+from signfade.experiments.train import Interrupted, train
+from signfade.simulation import Experiment, round
+from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 
 from .playing import children, inline, no_process_stays, planned, remains

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from signfade.lab.folder import RunFolder
-from signfade.lab.summary import summarise
+from signfade.experiments.folder import RunFolder
+from signfade.experiments.summary import summarise
 
 CONFIG = """name = "digits over one cell"
 label = "{label}"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from signfade.lab.compare import compare, method_settings, plan
-from signfade.lab.config import ConfigError, load, resolve
-from signfade.lab.folder import FolderError
-from signfade.lab.style import PLACES
-from signfade.lab.train import train
+from signfade.experiments.compare import compare, method_settings, plan
+from signfade.experiments.config import ConfigError, load, resolve
+from signfade.experiments.folder import FolderError
+from signfade.experiments.style import PLACES
+from signfade.experiments.train import train
 from signfade.settings import PRESETS, RunSettings, method_name
 
 ROOT = Path(__file__).parents[2]
@@ -35,16 +35,16 @@ def settings(**tables: Any) -> RunSettings:
 
 def test_a_variant_is_the_file_with_its_keys_on_top() -> None:
     shared = settings(
-        server={"step": 0.5, "momentum": 0.25}, variants={"a": {"server.step": 0.1, "eval.every": 3}}
+        server={"step": 0.5, "momentum": 0.25}, variants={"a": {"server.learning_rate": 0.1, "eval.every": 3}}
     )
     found = method_settings(shared, "a")
-    assert (found.server.step, found.server.momentum, found.eval.every) == (0.1, 0.25, 3)
+    assert (found.server.learning_rate, found.server.momentum, found.eval.every) == (0.1, 0.25, 3)
     assert (found.label, found.variants) == ("a", {})
 
 
 def test_a_variant_wins_over_an_aggregator_of_the_same_name() -> None:
-    shared = settings(variants={"signsgd": {"method.aggregator": "signsgd", "server.step": 1e-3}})
-    assert method_settings(shared, "signsgd").server.step == 1e-3
+    shared = settings(variants={"signsgd": {"method.aggregator": "signsgd", "server.learning_rate": 1e-3}})
+    assert method_settings(shared, "signsgd").server.learning_rate == 1e-3
 
 
 def test_a_variant_can_name_itself() -> None:
@@ -57,7 +57,7 @@ def test_a_variant_that_names_a_rule_replaces_the_preset_of_the_file() -> None:
     shared = settings(method={"preset": "best", "side_bits": 4}, variants=variants)
     for name, same in (("rule", "blmmse"), ("paper-rule", "paper")):
         assert method_settings(shared, name).method == method_settings(shared, same).method
-    kept = settings(method={"preset": "best"}, variants={"fast": {"server.step": 0.5}})
+    kept = settings(method={"preset": "best"}, variants={"fast": {"server.learning_rate": 0.5}})
     assert method_settings(kept, "fast").method == kept.method
 
 
@@ -82,7 +82,7 @@ def test_the_demo_has_the_steps_that_its_tuning_found() -> None:
             most = max(len(point["scores"]) for point in points)
             best = max((p for p in points if len(p["scores"]) == most), key=lambda p: fmean(p["scores"]))
             server = method_settings(load(ROOT / file), name).server
-            assert (server.step, server.momentum) == (best["step"], best["momentum"])
+            assert (server.learning_rate, server.momentum) == (best["step"], best["momentum"])
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signfade.lab.compare import method_settings
-from signfade.lab.config import (
+from signfade.experiments.compare import method_settings
+from signfade.experiments.config import (
     ConfigError,
     deciding,
     differences,
@@ -24,7 +24,7 @@ from signfade.lab.config import (
     resolve,
     to_toml,
 )
-from signfade.lab.toml import parse_toml, toml_value
+from signfade.experiments.toml import parse_toml, toml_value
 from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,8 +47,8 @@ def test_file_then_set_then_later_set(tmp_path: Path) -> None:
     path = written(
         tmp_path, 'seed = 4\nrounds = 9\n[server]\nstep = 0.5\nmomentum = 0.25\n[data]\nname = "gaussian"\n'
     )
-    got = load(path, ["server.step=2", "rounds=3", "rounds=5", "method.aggregator=signsgd", "cell.snr_db=-3"])
-    assert (got.seed, got.rounds, got.server.step, got.server.momentum) == (4, 5, 2.0, 0.25)
+    got = load(path, ["server.learning_rate=2", "rounds=3", "rounds=5", "method.aggregator=signsgd", "cell.snr_db=-3"])
+    assert (got.seed, got.rounds, got.server.learning_rate, got.server.momentum) == (4, 5, 2.0, 0.25)
     assert (got.data.name, got.method.aggregator, got.cell.snr_db) == ("gaussian", "signsgd", -3.0)
 
 
@@ -109,11 +109,11 @@ def test_overlay_changes_nothing_it_was_given() -> None:
 
 
 def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
-    quoted = load(written(tmp_path, '[variants.a]\n"server.step" = 0.5\n"method.aggregator" = "bfl"\n'))
+    quoted = load(written(tmp_path, '[variants.a]\n"server.learning_rate" = 0.5\n"method.aggregator" = "bfl"\n'))
     nested = load(
         written(tmp_path, '[variants.a]\nserver.step = 0.5\n[variants.a.method]\naggregator = "bfl"\n')
     )
-    assert quoted.variants == nested.variants == {"a": {"server.step": 0.5, "method.aggregator": "bfl"}}
+    assert quoted.variants == nested.variants == {"a": {"server.learning_rate": 0.5, "method.aggregator": "bfl"}}
 
 
 # -- what is refused -----------------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("server.stpe = 1", "unknown key 'server.stpe'; the nearest known one is 'server.step'"),
+        ("server.stpe = 1", "unknown key 'server.stpe'; the nearest known one is 'server.learning_rate'"),
         ("aggregator = 'sbfl'", "unknown key 'aggregator'; the nearest known one is 'method.aggregator'"),
         ("sede = 1", "unknown key 'sede'; the nearest known one is 'seed'"),
-        ("[sever]\nstep = 1", "unknown key 'sever.step'; the nearest known one is 'server.step'"),
+        ("[sever]\nstep = 1", "unknown key 'sever.step'; the nearest known one is 'server.learning_rate'"),
         ("[data.name]\nx = 1", "unknown key 'data.name.x'"),
         ("rounds = 0", "rounds must be greater than or equal to 1; got 0"),
         ("rounds = true", "rounds must be an integer; got True"),
@@ -192,7 +192,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         (),
         ("data.batch=none", "method.preset=best", "server.clip=3", 'label=a "b" \\ é ü'),
         ("cell=none", "method.preset=paper", "method.aggregator=signsgd"),
-        ("cell.snr_db=[1,2]", "data.devices=2", "server.step=1e-17", "seed=9223372036854775807"),
+        ("cell.snr_db=[1,2]", "data.devices=2", "server.learning_rate=1e-17", "seed=9223372036854775807"),
     ],
 )
 def test_written_settings_read_back_equal(tmp_path: Path, overrides: tuple[str, ...], comments: bool) -> None:
@@ -208,7 +208,7 @@ def test_every_character_reads_back_equal() -> None:
 
 
 def test_variants_read_back_equal() -> None:
-    before = resolve({"variants": {"a b": {"server.step": 0.5, "cell": {"snr_db": [1] * 20}}, "empty": {}}})
+    before = resolve({"variants": {"a b": {"server.learning_rate": 0.5, "cell": {"snr_db": [1] * 20}}, "empty": {}}})
     assert resolve(tomllib.loads(to_toml(before))) == before
 
 
@@ -253,7 +253,7 @@ def test_ranges_of_older_versions_matter_only_where_something_was_quantised() ->
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=5", "rounds=9", "server.step=0.5", "cell.snr_db=1", "method.form=published", "eval.every=3"],
+    ["seed=5", "rounds=9", "server.learning_rate=0.5", "cell.snr_db=1", "method.form=published", "eval.every=3"],
 )
 def test_everything_else_does(override: str) -> None:
     assert list(differences(load(None), load(None, [override]))) == [override.split("=")[0]]
@@ -283,8 +283,8 @@ def test_an_override_need_not_fit_variants_that_nobody_asked_for(tmp_path: Path)
     settings = load(file, ["method.error_feedback=1"])
     assert settings.method.error_feedback == 1
     assert settings.variants == {"vote": {"method.aggregator": "signsgd"}}
-    with pytest.raises(ConfigError, match=r"^presence.dropout must be less than or equal to 1; got 2$"):
-        load(file, ["presence.dropout=2"])
+    with pytest.raises(ConfigError, match=r"^availability.dropout must be less than or equal to 1; got 2$"):
+        load(file, ["availability.dropout=2"])
     with pytest.raises(ConfigError, match=r"method.error_feedback must be 0 with signsgd"):
         method_settings(settings, "vote")
 

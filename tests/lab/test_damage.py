@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from signfade.lab.config import load
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.group import load_run
-from signfade.lab.metrics import metric_line, scan_metrics
-from signfade.lab.summary import decode_summary
-from signfade.lab.train import Interrupted, train
+from signfade.experiments.config import load
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.group import load_run
+from signfade.experiments.metrics import metric_line, scan_metrics
+from signfade.experiments.summary import decode_summary
+from signfade.experiments.train import Interrupted, train
 
 ROUNDS = 7
 SETTINGS = load(

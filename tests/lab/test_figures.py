@@ -9,11 +9,11 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from signfade.lab.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
-from signfade.lab.folder import FolderError
-from signfade.lab.group import group_runs, load_run
-from signfade.lab.panels import PANELS, group_styles, panels
-from signfade.lab.style import inline_svg, line_style, named_styles, swatch_svg
+from signfade.experiments.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
+from signfade.experiments.folder import FolderError
+from signfade.experiments.group import group_runs, load_run
+from signfade.experiments.panels import PANELS, group_styles, panels
+from signfade.experiments.style import inline_svg, line_style, named_styles, swatch_svg
 
 
 def test_curves_show_the_mean_and_a_band_of_one_deviation(runs: list[Path]) -> None:

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signfade.lab.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.metrics import METRIC_KEYS, scan_metrics
+from signfade.experiments.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.metrics import METRIC_KEYS, scan_metrics
 
 CONFIG = 'name = "tiny"\nseed = 1\nrounds = 4\nout = "runs"\n[server]\nstep = 0.01\n'
 STATE = {

@@ -11,12 +11,12 @@ import torch
 
 from signfade._text import has_controls, printable
 from signfade.cli.main import run as signfade
-from signfade.engines.crew import sharded
-from signfade.lab.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
-from signfade.lab.config import ConfigError, load, parse_override, read
-from signfade.lab.files import remove_leftovers, write_atomically
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.train import folder_name, train
+from signfade.experiments.workers.shard_pool import sharded
+from signfade.experiments.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
+from signfade.experiments.config import ConfigError, load, parse_override, read
+from signfade.experiments.files import remove_leftovers, write_atomically
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.train import folder_name, train
 
 CONFIG = 'name = "tiny"\nseed = 1\nrounds = 4\n'
 TINY = ["rounds=1", "data.name=gaussian", "data.size=16", "data.devices=2"]

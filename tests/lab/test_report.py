@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from signfade import lab
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.group import Group, Run, group_runs, load_run
-from signfade.lab.report import write_report
-from signfade.lab.words import finding, theory_finding, theory_rows
+from signfade import experiments
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.group import Group, Run, group_runs, load_run
+from signfade.experiments.report import write_report
+from signfade.experiments.words import finding, theory_finding, theory_rows
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 

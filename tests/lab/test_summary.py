@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from signfade.lab.folder import FolderError
-from signfade.lab.group import Group, Run, find_runs, group_runs, load_run, settings_that_differ
-from signfade.lab.summary import (
+from signfade.experiments.folder import FolderError
+from signfade.experiments.group import Group, Run, find_runs, group_runs, load_run, settings_that_differ
+from signfade.experiments.summary import (
     FALL,
     LATE,
     SMOOTHING,
@@ -23,7 +23,7 @@ from signfade.lab.summary import (
     summarise,
     trailing_mean,
 )
-from signfade.lab.table import comparison, comparison_table, spread_text
+from signfade.experiments.table import comparison, comparison_table, spread_text
 
 ABOUT: dict[str, Any] = {"name": "n", "seed": 3, "method": "sbfl", "parameters": 10, "devices": 4}
 
@@ -171,7 +171,7 @@ def test_a_series_is_mean_and_sample_deviation_where_all_seeds_have_a_value() ->
 def test_other_settings_are_another_group_and_say_so() -> None:
     groups = group_runs([run(step=0.1), run(step=0.01), run("vote", step=0.1)])
     assert [group.label for group in groups] == ["sbfl (step 0.1)", "sbfl (step 0.01)", "vote"]
-    assert settings_that_differ(groups) == {"server.step": [0.1, 0.01, 0.1]}
+    assert settings_that_differ(groups) == {"server.learning_rate": [0.1, 0.01, 0.1]}
 
 
 def test_finished_and_unfinished_runs_do_not_mix() -> None:

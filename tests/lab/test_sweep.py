@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from signfade.lab.config import ConfigError, resolve
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.report import write_report
-from signfade.lab.results import gather, write_results
-from signfade.lab.sweep import Sweep, plan_sweep, read_sweep
-from signfade.lab.train import Interrupted, RunFailed, train
-from signfade.learn.run import Experiment
+from signfade.experiments.config import ConfigError, resolve
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.report import write_report
+from signfade.experiments.results import gather, write_results
+from signfade.experiments.sweep import Sweep, plan_sweep, read_sweep
+from signfade.experiments.train import Interrupted, RunFailed, train
+from signfade.simulation.run import Experiment
 
 TINY = {"rounds": 2, "data": {"name": "gaussian", "size": 32, "devices": 2}, "name": "tiny"}
 
@@ -27,10 +27,10 @@ def test_every_run_of_the_list_at_every_point_of_the_grid_with_every_seed() -> N
     listed = [{"method.aggregator": "signsgd"}, {"method": {"aggregator": "sbfl", "side_bits": 4}}]
     grid = {"server": {"step": [0.1, 0.2]}, "cell.snr_db": [0, 10]}
     sweep = plan_sweep(TINY | {"runs": listed, "grid": grid, "seeds": 2, "seed": 5})
-    assert sweep.keys == ("method.aggregator", "server.step", "cell.snr_db", "method.side_bits")
+    assert sweep.keys == ("method.aggregator", "server.learning_rate", "cell.snr_db", "method.side_bits")
     assert len(sweep.runs) == 2 * 4 * 2
     found = [
-        (s.method.aggregator, s.method.side_bits, s.server.step, s.cell.snr_db, s.seed)
+        (s.method.aggregator, s.method.side_bits, s.server.learning_rate, s.cell.snr_db, s.seed)
         for s in (run.planned.settings for run in sweep.runs)
     ]
     assert found == [
@@ -56,7 +56,7 @@ def test_a_label_stands_for_its_settings() -> None:
 
 def test_the_base_lies_under_the_settings_and_those_under_the_overrides(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(
-        "rounds = 7\nseed = 3\nname = 'x'\n[variants.a]\n'server.step' = 1.0\n"
+        "rounds = 7\nseed = 3\nname = 'x'\n[variants.a]\n'server.learning_rate' = 1.0\n"
     )
     file = tmp_path / "sweep.toml"
     file.write_text(
@@ -67,7 +67,7 @@ def test_the_base_lies_under_the_settings_and_those_under_the_overrides(tmp_path
     file.write_text("base = 'base.toml'\nrounds = 8\nseeds = [9, 2]\n[server]\nstep = 0.5\n")
     sweep = read_sweep(file, ["server.momentum=0.25"], str(tmp_path / "out"))
     first, second = (run.planned.settings for run in sweep.runs)
-    assert (first.rounds, first.server.step, first.server.momentum, first.variants) == (8, 0.5, 0.25, {})
+    assert (first.rounds, first.server.learning_rate, first.server.momentum, first.variants) == (8, 0.5, 0.25, {})
     assert (first.seed, second.seed) == (9, 2)
     assert sweep.folder == tmp_path / "out" / "x-sweep"
     assert names(sweep) == ["as-it-is/seed-9", "as-it-is/seed-2"]
@@ -75,7 +75,7 @@ def test_the_base_lies_under_the_settings_and_those_under_the_overrides(tmp_path
 
 def test_numbers_that_differ_in_their_last_digit_get_folders_of_their_own() -> None:
     steps = [0.1, 0.1 + 1e-16, 0.10000000001]
-    assert len(set(names(plan_sweep({"grid": {"server.step": steps}})))) == 3
+    assert len(set(names(plan_sweep({"grid": {"server.learning_rate": steps}})))) == 3
 
 
 def test_a_long_name_ends_in_its_checksum() -> None:
@@ -92,19 +92,19 @@ def test_a_long_name_ends_in_its_checksum() -> None:
     [
         (
             {"grid": {"server.stpe": [1.0]}},
-            "grid: unknown key 'server.stpe'; the nearest known one is 'server.step'",
+            "grid: unknown key 'server.stpe'; the nearest known one is 'server.learning_rate'",
         ),
         ({"runs": [{"stepp": 1}]}, "runs: unknown key 'stepp'"),
         ({"rouns": 3}, "unknown key 'rouns'; the nearest known one is 'rounds'"),
         (
-            {"grid": {"server.step": 0.1}},
-            r"grid: server.step must be a list of values, such as \[1, 2\]; got 0.1",
+            {"grid": {"server.learning_rate": 0.1}},
+            r"grid: server.learning_rate must be a list of values, such as \[1, 2\]; got 0.1",
         ),
         (
-            {"grid": {"server.step": []}},
-            r"grid: server.step must be a list of values, such as \[1, 2\]; got \[\]",
+            {"grid": {"server.learning_rate": []}},
+            r"grid: server.learning_rate must be a list of values, such as \[1, 2\]; got \[\]",
         ),
-        ({"grid": {"server.step": [0.1, -1.0]}}, "step -1: server.step must be greater than 0; got -1.0"),
+        ({"grid": {"server.learning_rate": [0.1, -1.0]}}, "step -1: server.learning_rate must be greater than 0; got -1.0"),
         (
             {"grid": {"method.preset": ["bets"]}},
             "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'bets'",
@@ -221,7 +221,7 @@ def test_a_report_tells_the_points_apart(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
-    tree = TINY | {"grid": {"server.step": [0.1]}}
+    tree = TINY | {"grid": {"server.learning_rate": [0.1]}}
     run = plan_sweep(tree, out=str(tmp_path)).runs[0].planned
     train(run.settings, run.folder)
     plan_sweep(tree, out=str(tmp_path))
@@ -230,10 +230,10 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_grows_keeps_its_runs() -> None:
-    small = plan_sweep({"grid": {"server.step": [0.1]}})
-    large = plan_sweep({"grid": {"server.step": [0.2, 0.1]}, "seeds": 2})
+    small = plan_sweep({"grid": {"server.learning_rate": [0.1]}})
+    large = plan_sweep({"grid": {"server.learning_rate": [0.2, 0.1]}, "seeds": 2})
     assert small.runs[0].planned in [run.planned for run in large.runs]
-    assert resolve({"server.step": 0.1}) == small.runs[0].planned.settings
+    assert resolve({"server.learning_rate": 0.1}) == small.runs[0].planned.settings
 
 
 def test_the_example_is_a_valid_sweep() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.lab import train as module
-from signfade.lab.config import load
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.summary import fall_text
-from signfade.lab.train import Interrupted, RunFailed, run_folder, standing, train
+from signfade.experiments import train as module
+from signfade.experiments.config import load
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.summary import fall_text
+from signfade.experiments.train import Interrupted, RunFailed, run_folder, standing, train
 from signfade.settings import RunSettings
 
 ROUNDS = 12
@@ -240,7 +240,7 @@ def test_killed_five_times_at_random_rounds(tmp_path: Path) -> None:
     )
     folder = tmp_path / "killed"
     fresh = multiprocessing.get_context("forkserver")  # new processes that need not import torch each time
-    fresh.set_forkserver_preload(["signfade.lab.train", "sklearn.datasets"])
+    fresh.set_forkserver_preload(["signfade.experiments.train", "sklearn.datasets"])
     draw = random.Random(5)
     for target in sorted(draw.sample(range(2, rounds - 1), 5)):
         process = fresh.Process(target=train, args=(settings, folder), kwargs={"resume": True})
@@ -281,7 +281,7 @@ def test_an_unfinished_run_is_continued_only_if_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("override", ["seed=1", "server.step=0.5", "label=b", "cell.snr_db=3"])
+@pytest.mark.parametrize("override", ["seed=1", "server.learning_rate=0.5", "label=b", "cell.snr_db=3"])
 def test_another_run_is_never_overwritten(tmp_path: Path, override: str, resume: bool) -> None:
     train(tiny("rounds=1"), tmp_path / "a")
     before = content(tmp_path / "a")

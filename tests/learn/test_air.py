@@ -12,12 +12,12 @@ import torch
 from signfade.device import unpack_signs
 from signfade.kernels import standard_normal
 from signfade.keys import stream_key
-from signfade.learn import Experiment, make_cell
-from signfade.learn.air import AirRule
-from signfade.learn.encode import Encoder
-from signfade.learn.round import collect
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
+from signfade.simulation import Experiment, make_radio
+from signfade.simulation.air import AirRule
+from signfade.device.encoder import Encoder
+from signfade.simulation.availability import collect
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
 from signfade.server import over_the_air
 from signfade.settings import CellSettings, MethodSettings
 from signfade.uplink import align
@@ -38,7 +38,7 @@ def test_the_signal_is_the_sum_of_the_signs_in_the_receivers_noise(precoding: st
     task.segments = (100, 400)
     method = MethodSettings(scales="layer")
     encoder = Encoder(method, task.segments)
-    plan = make_cell(cell, 6, 7)
+    plan = make_radio(cell, 6, 7)
     uplink = collect(task, encoder, plan, torch.zeros(500), devices=np.arange(6), round=4, seed=7, gram=False)
     received = uplink.received
     assert received is not None

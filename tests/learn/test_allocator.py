@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from signfade.learn.allocator import tune_allocator
+from signfade.simulation.allocator import tune_allocator
 
 FAULTS = """
 import resource, torch
-from signfade.learn.allocator import tune_allocator
+from signfade.simulation.allocator import tune_allocator
 took = {tune} and tune_allocator()
 torch.ones(1 << 20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

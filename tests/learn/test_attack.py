@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from signfade.device import unpack_signs
-from signfade.learn.attack import Attack, choose_attackers
-from signfade.learn.encode import Encoder, Sent
-from signfade.learn.scale_range import ScaleRange
+from signfade.simulation.attacks import Attack, choose_attackers
+from signfade.device.encoder import Encoder, Sent
+from signfade.device.scale_range import ScaleRange
 from signfade.server import bound_scalars, initial_scalars
 from signfade.settings import AttackSettings, MethodSettings
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from signfade.keys import generator
-from signfade.learn import make_cell
+from signfade.simulation import make_radio
 from signfade.settings import CellSettings
 from signfade.uplink import LinkBudget, draw_fading, mean_snr_db, place_users
 
@@ -18,7 +18,7 @@ EVERYONE = np.arange(DEVICES)
 
 
 def plan(seed: int = 3, **options: Any) -> Any:
-    return make_cell(CellSettings.model_validate(options), DEVICES, seed)
+    return make_radio(CellSettings.model_validate(options), DEVICES, seed)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from signfade.data import Dataset, Split
 from signfade.keys import generator
-from signfade.learn.classify import ClassificationTask, one_thread
-from signfade.learn.models import build_model
+from signfade.simulation.classify import ClassificationTask, one_thread
+from signfade.simulation.models import build_model
 
 
 def network() -> nn.Module:

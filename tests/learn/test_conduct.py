@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from signfade.device import bit_epsilon, composed_epsilon
-from signfade.lab.config import ConfigError, resolve
-from signfade.learn import Experiment
+from signfade.experiments.config import ConfigError, resolve
+from signfade.simulation import Experiment
 
 SWITCHES: dict[str, dict[str, Any]] = {
-    "dropout": {"presence.dropout": 0.4},
-    "late": {"presence.late": 0.5, "presence.staleness": 2},
-    "limited": {"presence.limited": 0.5},
+    "dropout": {"availability.dropout": 0.4},
+    "late": {"availability.late": 0.5, "availability.staleness": 2},
+    "limited": {"availability.limited": 0.5},
     "feedback": {"method.error_feedback": 1.0},
     "sign-noise": {"method.sign_noise": 0.7},
     "flip": {"method.flip": 0.2},
@@ -70,7 +70,7 @@ REFUSED = {
     ("signsgd", "bound"): "defence.bound_scales must be false with signsgd",
     ("signsum", "bound"): "defence.bound_scales must be false with signsum",
     ("air", "reliability"): "defence.reliability must be false with cell.access",
-    ("perfect", "limited"): "presence.limited must be 0 over perfect links",
+    ("perfect", "limited"): "availability.limited must be 0 over perfect links",
 }
 TINY = {"rounds": 5, "data.name": "gaussian", "data.size": 60, "data.devices": 6, "threads": 1}
 
@@ -212,7 +212,7 @@ def test_theory_knows_flipped_and_noisy_bits(method: str, law: dict[str, Any], p
 def test_theory_knows_them_on_real_gradients_that_are_rotated(
     rule: dict[str, Any], law: dict[str, Any]
 ) -> None:
-    keys = {"data.name": "digits", "model.name": "mlp", "method.rotation": "hadamard", "server.step": 1e-3}
+    keys = {"data.name": "digits", "model.name": "mlp", "method.rotation": "hadamard", "server.learning_rate": 1e-3}
     experiment = Experiment(resolve({**TINY, **keys, **rule, **law, "rounds": 10}))
     ratio = [r["nmse"] / r["nmse_theory"] for r in (experiment.advance() for _ in range(10))]
     assert np.mean(ratio) == pytest.approx(1, abs=0.06)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.lab.metrics import BIT_KEYS
-from signfade.learn import Experiment, radio
-from signfade.learn.cost import UplinkBits, uplink_bits
-from signfade.learn.encode import Encoder
-from signfade.learn.packets import make_packet
-from signfade.learn.scale_range import ScaleRange
-from signfade.learn.side import CodedScalars
+from signfade.experiments.metrics import BIT_KEYS
+from signfade.simulation import Experiment, radio
+from signfade.uplink.cost import UplinkBits, uplink_bits
+from signfade.device.encoder import Encoder
+from signfade.device.packets import make_packet
+from signfade.device.scale_range import ScaleRange
+from signfade.uplink.coded_scalars import CodedScalars
 from signfade.settings import CellSettings, MethodSettings
 from signfade.uplink import Sounding, sound
 

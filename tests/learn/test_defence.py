@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.lab.config import load
-from signfade.learn import Experiment, RunFailed
-from signfade.learn.attack import choose_attackers
-from signfade.learn.joint import JointRule
-from signfade.learn.reliability import Reliability
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
+from signfade.experiments.config import load
+from signfade.simulation import Experiment, RunFailed
+from signfade.simulation.attacks import choose_attackers
+from signfade.simulation.joint import JointRule
+from signfade.server.turning import Reliability
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
 
 from .conftest import settings
 
@@ -157,7 +157,7 @@ def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> No
     """Honest devices with different classes disagree; forty rounds of digits tell who lies all the same."""
     example = Path(__file__).parents[2] / "examples" / "digits.toml"
     lies = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
-    method = ["method.preset=rotated-sbfl", "server.step=3e-2", "server.momentum=0.0"]
+    method = ["method.preset=rotated-sbfl", "server.learning_rate=3e-2", "server.momentum=0.0"]
     experiment = Experiment(load(example, [*method, *lies, f"seed={seed}", "rounds=1000"]))
     for _ in range(40):
         experiment.advance()
@@ -167,7 +167,7 @@ def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> No
     assert (np.delete(found.numpy(), liars) > 0.5).all()
 
 
-DIGITS = ["rounds=100", "model.name=mlp", "server.step=0.2", "server.schedule=sqrt", "threads=1"]
+DIGITS = ["rounds=100", "model.name=mlp", "server.learning_rate=0.2", "server.schedule=sqrt", "threads=1"]
 
 
 def digits(rounds: int, *words: str, seed: int = 0) -> Experiment:
@@ -183,7 +183,7 @@ def digits(rounds: int, *words: str, seed: int = 0) -> Experiment:
 def test_ones_do_not_turn_the_server_against_honest_devices(method: str) -> None:
     """Six of twenty send +1 only: they dominate the way of the model, and say nothing of anybody."""
     preset = ["method.preset=best"] if method == "best" else []
-    cnn = ["model.name=small-cnn", "server.step=0.03", "server.schedule=constant", *preset]
+    cnn = ["model.name=small-cnn", "server.learning_rate=0.03", "server.schedule=constant", *preset]
     experiment = digits(40, "attack.kind=ones", "attack.fraction=0.3", "defence.reliability=true", *cnn)
     liars = choose_attackers(experiment.settings.attack, 20, 0)
     found = np.delete(trust(experiment).numpy(), liars)

@@ -10,11 +10,11 @@ import torch
 
 from signfade.device import spread, unpack_signs, unrotate
 from signfade.keys import stream_key
-from signfade.learn import Experiment
-from signfade.learn.conduct import make_conduct
-from signfade.learn.encode import Encoder
-from signfade.learn.feedback import Feedback
-from signfade.learn.synthetic import GaussianTask
+from signfade.simulation import Experiment
+from signfade.simulation.conduct import make_conduct
+from signfade.device.encoder import Encoder
+from signfade.simulation.feedback import Feedback
+from signfade.simulation.synthetic import GaussianTask
 
 from .conftest import settings
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.learn import Experiment
-from signfade.learn.round import correlation_of
+from signfade.simulation import Experiment
+from signfade.simulation.availability import correlation_of
 
 from .conftest import settings
 

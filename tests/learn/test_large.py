@@ -14,8 +14,8 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 from signfade.data import make_regression
-from signfade.learn import Experiment
-from signfade.learn.synthetic import RegressionTask
+from signfade.simulation import Experiment
+from signfade.simulation.synthetic import RegressionTask
 from signfade.settings import RunSettings
 
 METHODS = {"sbfl": {}, "best": {"preset": "best"}}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from signfade.learn.imports import load_function
-from signfade.learn.models import MODELS, build_model
+from signfade.registry import load_function
+from signfade.simulation.models import MODELS, build_model
 
 
 def parameters(model: torch.nn.Module) -> int:

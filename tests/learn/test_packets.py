@@ -7,10 +7,10 @@ import torch
 
 from signfade.device import Packet
 from signfade.keys import stream_key
-from signfade.learn.cost import uplink_bits
-from signfade.learn.encode import Encoder
-from signfade.learn.packets import check_packet, decode_packets, make_packet
-from signfade.learn.scale_range import ScaleRange
+from signfade.uplink.cost import uplink_bits
+from signfade.device.encoder import Encoder
+from signfade.device.packets import check_packet, decode_packets, make_packet
+from signfade.device.scale_range import ScaleRange
 from signfade.settings import CellSettings, MethodSettings
 
 LAYERS = (50, 7, 43)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from signfade.learn import Experiment
-from signfade.learn import round as round_module
+from signfade.simulation import Experiment
+from signfade.simulation import round as round_module
 
 from .conftest import settings
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.learn import Experiment
-from signfade.learn.presence import Presence
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
-from signfade.settings import PresenceSettings
+from signfade.simulation import Experiment
+from signfade.simulation.availability import Presence
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
+from signfade.settings import AvailabilitySettings
 from signfade.uplink import Link
 
 from .conftest import settings
@@ -31,7 +31,7 @@ class Echo(GaussianTask):
 
 
 def play(rounds: int, **options: float) -> tuple[Presence, list[np.ndarray]]:
-    presence = Presence(PresenceSettings(**options), 40, seed=3)
+    presence = Presence(AvailabilitySettings(**options), 40, seed=3)
     heard = []
     for t in range(rounds):
         presence.begin(torch.full((3,), float(t)), t)
@@ -54,7 +54,7 @@ def test_a_late_device_is_busy_until_it_arrives() -> None:
     presence, heard = play(rounds, late=late, staleness=staleness)
     share = np.concatenate(heard).size / (40 * rounds)
     assert share == pytest.approx(1 / (1 + late * staleness), abs=0.01)  # 16,000 device-rounds
-    presence = Presence(PresenceSettings(late=late, staleness=staleness), 40, seed=3)
+    presence = Presence(AvailabilitySettings(late=late, staleness=staleness), 40, seed=3)
     last_free = np.zeros(40, dtype=int)
     for t in range(60):
         presence.begin(torch.full((3,), float(t)), t)
@@ -66,12 +66,12 @@ def test_a_late_device_is_busy_until_it_arrives() -> None:
         assert (origin[:, 0] == origin[:, 1]).all()  # the weights of the round it began in
         assert origin[:, 2].tolist() == now.tolist()
         assert (began == last_free[now]).all()  # it began as soon as it was free
-        assert presence.late(now, t).tolist() == (began < t).tolist()
+        assert availability.late(now, t).tolist() == (began < t).tolist()
         last_free[now] = t + 1
 
 
 def test_who_is_not_asked_does_not_begin_but_may_arrive() -> None:
-    presence = Presence(PresenceSettings(late=1.0, staleness=2), 5, seed=0)
+    presence = Presence(AvailabilitySettings(late=1.0, staleness=2), 5, seed=0)
     asked = [np.array([1, 3]), np.array([0, 1]), np.array([2]), np.array([0])]
     heard = []
     for t, who in enumerate(asked):
@@ -86,7 +86,7 @@ def test_weights_nobody_works_on_are_forgotten() -> None:
 
 
 def test_less_power_is_a_smaller_gain() -> None:
-    presence = Presence(PresenceSettings(limited=0.25, backoff_db=20.0), 4000, seed=1)
+    presence = Presence(AvailabilitySettings(limited=0.25, backoff_db=20.0), 4000, seed=1)
     link = Link(torch.full((4000,), -2.0), torch.ones(4000))
     limited = presence.limit(link, np.arange(4000), 7)
     assert sorted(set(limited.h.tolist())) == pytest.approx([-2.0, -0.2])

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.lab.config import ConfigError, load
-from signfade.learn import Experiment, make_cell
-from signfade.learn.encode import Encoder
-from signfade.learn.radio import Radio
-from signfade.learn.round import collect
-from signfade.learn.synthetic import GaussianTask
+from signfade.experiments.config import ConfigError, load
+from signfade.simulation import Experiment, make_radio
+from signfade.device.encoder import Encoder
+from signfade.simulation.radio import Radio
+from signfade.simulation.availability import collect
+from signfade.simulation.synthetic import GaussianTask
 from signfade.settings import AIR_RULES, RunSettings
 from signfade.uplink import Link
 
@@ -96,7 +96,7 @@ def test_noise_is_learned_over_the_rounds() -> None:
 def test_a_gain_that_was_lowered_stays_lowered() -> None:
     """A device short of power comes with a smaller gain than the cell drew; pilots do not bring it back."""
     options = settings(**PILOT, data__name="gaussian")
-    plan, encoder = make_cell(options.cell, 6, 0), Encoder(options.method, (300,))
+    plan, encoder = make_radio(options.cell, 6, 0), Encoder(options.method, (300,))
     everyone = np.arange(6)
     task = GaussianTask(6, 300, 0)
     uplink = collect(task, encoder, plan, torch.zeros(300), devices=everyone, round=2, seed=0)

@@ -10,13 +10,13 @@ import torch
 
 from signfade.device import one_bit, rotated_size, unpack_signs
 from signfade.keys import stream_keys
-from signfade.learn import make_cell
-from signfade.learn.cost import uplink_bits
-from signfade.learn.encode import Encoder
-from signfade.learn.packets import make_packet
-from signfade.learn.round import Diverged, Uplink, collect, rotate_back
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
+from signfade.simulation import make_radio
+from signfade.uplink.cost import uplink_bits
+from signfade.device.encoder import Encoder
+from signfade.device.packets import make_packet
+from signfade.simulation.availability import Diverged, Uplink, collect, rotate_back
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
 from signfade.settings import CellSettings, MethodSettings
 
 SEED, SIZE = 11, 70
@@ -44,7 +44,7 @@ def gradients(round: int) -> torch.Tensor:
 def play(round: int = 5, **method: Any) -> tuple[Uplink, Encoder]:
     task = Uneven()
     encoder = Encoder(MethodSettings.model_validate(method), task.segments)
-    cell = make_cell(CellSettings(), task.devices, SEED)
+    cell = make_radio(CellSettings(), task.devices, SEED)
     return collect(
         task, encoder, cell, torch.zeros(SIZE), devices=SOME, round=round, seed=SEED, gram=True
     ), encoder
@@ -54,7 +54,7 @@ def play(round: int = 5, **method: Any) -> tuple[Uplink, Encoder]:
 def test_links_and_noise_are_those_of_the_device_and_the_round(round: int) -> None:
     received = play(round)[0].received
     assert received is not None
-    link = make_cell(CellSettings(), 10, SEED).link(SOME, round)
+    link = make_radio(CellSettings(), 10, SEED).link(SOME, round)
     assert torch.equal(received.h, link.h)
     assert torch.equal(received.sigma2, link.sigma2)
     assert received.keys.tolist() == stream_keys(SEED, "noise", round, SOME).tolist()

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from signfade.device import rotated_size, spread
-from signfade.learn import Experiment, RunFailed
-from signfade.learn import round as round_module
-from signfade.learn.predict import SMALLEST_GAIN, known_gain
-from signfade.learn.received import Received
-from signfade.learn.round import choose_devices
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
+from signfade.simulation import Experiment, RunFailed
+from signfade.simulation import round as round_module
+from signfade.server.predict import SMALLEST_GAIN, known_gain
+from signfade.server.received import Received
+from signfade.simulation.availability import choose_devices
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
 from signfade.uplink import Link
 
 from .conftest import settings

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.lab.config import load
-from signfade.learn import Experiment
-from signfade.learn.encode import Encoder
-from signfade.learn.scale_range import SaturationWatch, ScaleRange
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
+from signfade.experiments.config import load
+from signfade.simulation import Experiment
+from signfade.device.encoder import Encoder
+from signfade.device.scale_range import SaturationWatch, ScaleRange
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
 from signfade.settings import MethodSettings
 
 from .conftest import settings

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from signfade.keys import stream_keys
-from signfade.learn.encode import Encoder
-from signfade.learn.received import Received
-from signfade.learn.side import CodedScalars
+from signfade.device.encoder import Encoder
+from signfade.server.received import Received
+from signfade.uplink.coded_scalars import CodedScalars
 from signfade.settings import CellSettings, MethodSettings
 from signfade.uplink import Link, send_coded
 

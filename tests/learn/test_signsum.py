@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.learn import Experiment
-from signfade.learn.cost import uplink_bits
-from signfade.learn.encode import Encoder
-from signfade.learn.round import collect
-from signfade.learn.rules import find_rule
+from signfade.simulation import Experiment
+from signfade.uplink.cost import uplink_bits
+from signfade.device.encoder import Encoder
+from signfade.simulation.availability import collect
+from signfade.simulation.rules import find_rule
 from signfade.server.vote import detect, majority_vote
 from signfade.settings import CellSettings
 

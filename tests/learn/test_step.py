@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from signfade.device import sign
-from signfade.learn.step import make_step
+from signfade.server.optimizer import make_step
 from signfade.settings import ServerSettings
 
 RNG = torch.Generator().manual_seed(0)

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 
 from signfade.data import make_regression
-from signfade.lab.config import resolve
-from signfade.learn.synthetic import GaussianTask, RegressionTask
-from signfade.learn.tasks import make_task
+from signfade.experiments.config import resolve
+from signfade.simulation.synthetic import GaussianTask, RegressionTask
+from signfade.simulation.tasks import make_task
 
 
 def test_regression_gradients_are_autograds() -> None:
@@ -33,12 +33,12 @@ def test_neither_blocks_nor_threads_change_a_byte(monkeypatch: pytest.MonkeyPatc
     whole = RegressionTask(data, None, seed=5)
     w = whole.initial_weights()
     expected = whole.local_gradients(w, devices, round=0)
-    monkeypatch.setattr("signfade.learn.synthetic._BLOCK_BYTES", 1)  # 16 devices at a time
+    monkeypatch.setattr("signfade.simulation.synthetic._BLOCK_BYTES", 1)  # 16 devices at a time
     for workers in (1, 3):
         found = RegressionTask(data, None, seed=5, workers=workers).local_gradients(w, devices, round=0)
         assert torch.equal(found.gradients, expected.gradients)
         assert torch.equal(found.losses, expected.losses)
-    monkeypatch.setattr("signfade.learn.synthetic._LARGEST_BLOCK_BYTES", 1)  # one at a time: other rounding
+    monkeypatch.setattr("signfade.simulation.synthetic._LARGEST_BLOCK_BYTES", 1)  # one at a time: other rounding
     found = RegressionTask(data, None, seed=5, workers=2).local_gradients(w, devices, round=0)
     assert torch.allclose(found.gradients, expected.gradients, rtol=1e-4, atol=1e-3)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.lab.config import deciding, load
-from signfade.learn import Experiment
-from signfade.learn.cell import CellPlan
-from signfade.learn.synthetic import GaussianTask
-from signfade.learn.task import Devices, LocalGradients
+from signfade.experiments.config import deciding, load
+from signfade.simulation import Experiment
+from signfade.uplink.radio import Radio
+from signfade.simulation.synthetic import GaussianTask
+from signfade.simulation.task import Devices, LocalGradients
 from signfade.settings import Tie
 from signfade.theory import tie_probability
 from signfade.uplink import Link
@@ -76,10 +76,10 @@ def test_coins_are_new_in_every_round() -> None:
     ],
 )
 def test_no_signal_no_step(tie: Tie, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(plan: CellPlan, devices: Devices, round: int) -> Link:
+    def nothing(plan: Radio, devices: Devices, round: int) -> Link:
         return Link(torch.zeros(len(devices)).double(), torch.ones(len(devices)).double())
 
-    monkeypatch.setattr(CellPlan, "link", nothing)
+    monkeypatch.setattr(Radio, "link", nothing)
     weights = play(rounds=2, method__tie=tie, cell__perfect=False, cell__snr_db=0.0, **switches)
     assert torch.equal(weights, torch.zeros(SIZE))
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from signfade.lab.config import ConfigError, resolve
-from signfade.learn import Experiment
+from signfade.experiments.config import ConfigError, resolve
+from signfade.simulation import Experiment
 
 from .test_conduct import RULES as BUILT_IN
 from .test_conduct import SWITCHES as COMMON

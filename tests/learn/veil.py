@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from signfade.kernels import fused_sum
-from signfade.learn import Experiment, air, predict, radio, received, rules, run, side
-from signfade.learn.cell import CellPlan
-from signfade.learn.encode import Sent
-from signfade.learn.received import Received
-from signfade.learn.round import Uplink
+from signfade.simulation import Experiment, air, predict, radio, received, rules, run, side
+from signfade.uplink.radio import Radio
+from signfade.device.encoder import Sent
+from signfade.server.received import Received
+from signfade.simulation.availability import Uplink
 from signfade.uplink import Link
 
 __all__ = ["Veil"]
@@ -60,7 +60,7 @@ class Veil:
             patch.setattr(module, "fused_sum", self._seeing(fused_sum, {bits, h, sigma2, keys}))
         patch.setattr(radio, "sound", self._sounding(radio.sound))
         patch.setattr(Received, "trial_stream", self._trials(Received.trial_stream))
-        patch.setattr(CellPlan, "link", self._link(CellPlan.link))
+        patch.setattr(Radio, "link", self._link(Radio.link))
 
     def hide(self, truth: Tensor) -> Tensor:
         """Return garbage of the same shape: positive numbers, each of which stands for one of the truth."""
@@ -145,7 +145,7 @@ class Veil:
         return Link(h, self.hide(link.sigma2) if self._noise else link.sigma2)
 
     def _link(self, link: Callable[..., Link]) -> Callable[..., Link]:
-        def veiled(plan: CellPlan, *given: Any) -> Link:
+        def veiled(plan: Radio, *given: Any) -> Link:
             found = link(plan, *given)
             return found if self._open else self._veiled_link(found)
 

@@ -12,7 +12,7 @@ import torch
 
 from signfade.server.bfl import bfl, device_bfl, exact_means, gibbs_means
 from signfade.server.bfl._orthants import _sampled, orthant_tables, sign_moment
-from signfade.server.sbfl import sbfl
+from signfade.server.independent import sbfl
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bfl_scenes import SCALE, equal, gaussian_integral, random_correlation, receive

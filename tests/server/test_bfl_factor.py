@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 
 from signfade.kernels.dispatch import plain_form
 from signfade.server.bfl import LowRank, bfl, factor_bfl, factor_nodes, fit_factor, private_part
-from signfade.server.sbfl import sbfl
+from signfade.server.independent import sbfl
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bfl_scenes import SCALE, equal, receive

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from signfade.server.bfl import LowRank, joint_blmmse, joint_gain, joint_weights
-from signfade.server.blmmse import blmmse
+from signfade.server.bussgang import blmmse
 
 K = 6
 

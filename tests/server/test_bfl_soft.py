@@ -21,7 +21,7 @@ from signfade.server.bfl import (
     joint_sbfl_weights,
 )
 from signfade.server.bfl.soft import _rho, add_soft_bits
-from signfade.server.sbfl import high_snr, sbfl
+from signfade.server.independent import high_snr, sbfl
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bfl_scenes import SCALE, equal, random_correlation, receive

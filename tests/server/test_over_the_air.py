@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from signfade.server import over_the_air, sbfl, superposed_vote
-from signfade.server.over_the_air import AirMethod
+from signfade.server.superposition import AirMethod
 
 
 def enumerated(y: np.ndarray, a: np.ndarray, value: np.ndarray, sigma2: float) -> np.ndarray:

@@ -6,7 +6,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from digits_app.task import Net, load_part, loss
-from signfade.engines.flower import device_number, reply_with_bits
+from signfade.integrations.flower import device_number, reply_with_bits
 
 __all__ = ["app"]
 

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from digits_app.task import Net, accuracy, load_test
-from signfade.engines.flower import OneBitStrategy, settings_from
+from signfade.integrations.flower import OneBitStrategy, settings_from
 
 __all__ = ["app"]
 

@@ -29,7 +29,7 @@ from signfade.cli.reproduce import reproduce
 from signfade.cli.sweep import sweep
 
 if TYPE_CHECKING:
-    from signfade.lab.compare import CompareResult, PlannedRun
+    from signfade.experiments.compare import CompareResult, PlannedRun
     from signfade.settings import RunSettings
 
 __all__ = ["app"]
@@ -89,7 +89,7 @@ def run(
     """
     settings = read_settings(config, overrides, out)
     from signfade.cli.watch import Watch
-    from signfade.lab.train import run_folder, train
+    from signfade.experiments.train import run_folder, train
 
     folder = run_folder(settings)
     prepare_training(settings)
@@ -107,11 +107,11 @@ def run(
         typer.echo(json.dumps(summary, indent=2))
         return
     from signfade.cli.show import summary_text
-    from signfade.lab.summary import fall_text
+    from signfade.experiments.summary import fall_text
 
     typer.echo(f"{summary_text(summary)}\n{folder}")
     if (fall := fall_text(summary)) is not None:
-        typer.echo(f"{fall}; try a smaller server.step")
+        typer.echo(f"{fall}; try a smaller server.learning_rate")
 
 
 def _crew(shards: int | None, engine: str, address: str | None) -> AbstractContextManager[Any]:
@@ -120,7 +120,7 @@ def _crew(shards: int | None, engine: str, address: str | None) -> AbstractConte
         if engine != "process" or address is not None:
             raise ValueError("--engine and --address are for --shards; say how many there are")
         return nullcontext()
-    from signfade.engines.choose import choose_crew
+    from signfade.experiments.workers.engines import choose_crew
 
     return choose_crew(engine, shards, address)
 
@@ -158,15 +158,15 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     """
     from importlib.resources import as_file, files
 
-    with as_file(files("signfade.lab") / "demo.toml") as config:
+    with as_file(files("signfade.experiments") / "demo.toml") as config:
         settings = read_settings(config, overrides, out)
     _compare(settings, ["signsgd", "sbfl", "best", "ideal"], 1, settings.name)
 
 
 def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
-    from signfade.lab.compare import plan, write_comparison
-    from signfade.lab.table import comparison_table
-    from signfade.lab.train import folder_name
+    from signfade.experiments.compare import plan, write_comparison
+    from signfade.experiments.table import comparison_table
+    from signfade.experiments.train import folder_name
 
     folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
@@ -187,7 +187,7 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, j
 def _one_by_one(runs: list[PlannedRun], titles: list[str]) -> CompareResult:
     """Play the runs of a comparison here."""
     from signfade.cli.watch import Watch
-    from signfade.lab.compare import compare as play
+    from signfade.experiments.compare import compare as play
 
     names = dict(zip((run.folder for run in runs), titles))
     with Watch() as watch:
@@ -202,8 +202,8 @@ def _one_by_one(runs: list[PlannedRun], titles: list[str]) -> CompareResult:
 def _at_once(runs: list[PlannedRun], titles: list[str], jobs: int) -> CompareResult:
     """Play them in processes of their own, `jobs` at a time."""
     from signfade.cli.board import Board
-    from signfade.engines.process import play
-    from signfade.lab.compare import result_of
+    from signfade.experiments.compare import result_of
+    from signfade.experiments.workers.run_pool import play
 
     with Board(titles, [run.settings.rounds for run in runs]) as board:
         outcome = play(runs, jobs, on_event=board.event)
@@ -219,8 +219,8 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
     How well devices are heard, and the error predicted for every rule. Pictures go to OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
-    from signfade.lab.link import link_text, plot_link, study_link
-    from signfade.lab.train import folder_name
+    from signfade.experiments.link import link_text, plot_link, study_link
+    from signfade.experiments.train import folder_name
 
     study = study_link(settings)
     files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
@@ -256,8 +256,8 @@ def theory(
         raise ValueError(f"--plot must end in .png, .svg or .pdf; got {str(plot)!r}")
     import numpy as np
 
-    from signfade.lab.link import ERRORS_ARE, plot_errors, theory_errors
-    from signfade.lab.style import save_figure
+    from signfade.experiments.link import ERRORS_ARE, plot_errors, theory_errors
+    from signfade.experiments.style import save_figure
 
     options: dict[str, Any] = {"family": family, "fading": fading}
     errors = theory_errors(snrs, **options)
@@ -290,7 +290,7 @@ def report(
 
     The runs may be unfinished. The page needs no network and no other file.
     """
-    from signfade.lab.report import write_report
+    from signfade.experiments.report import write_report
 
     place = folders[0] if len(folders) == 1 else Path()
     typer.echo(str(write_report(folders, output or place / "report.html")))
@@ -304,7 +304,7 @@ def config(
     overrides: Overrides = None,
 ) -> None:
     """Print all settings and what they mean, as TOML."""
-    from signfade.lab.config import load, to_toml
+    from signfade.experiments.config import load, to_toml
 
     typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
 

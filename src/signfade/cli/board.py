@@ -18,7 +18,7 @@ from signfade._text import printable
 from signfade.cli.watch import duration
 
 if TYPE_CHECKING:
-    from signfade.engines.events import Event
+    from signfade.experiments.workers.events import Event
 
 __all__ = ["Board"]
 

@@ -55,7 +55,7 @@ def data_split(
     """Draw which device of a run holds what."""
     settings = read_settings(config, overrides)
     from signfade.data import load, plot_split, split
-    from signfade.lab.style import save_figure
+    from signfade.experiments.style import save_figure
 
     data = settings.data
     if data.name in ("regression", "gaussian"):

@@ -59,8 +59,8 @@ def deploy(
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out)
     try:
-        from signfade.engines.flower.deploy import deploy as play
-        from signfade.engines.flower.deploy import deploy_folder
+        from signfade.integrations.flower.deploy import deploy as play
+        from signfade.integrations.flower.deploy import deploy_folder
     except ModuleNotFoundError as error:
         raise ValueError(
             f"deploy needs Flower, which is not here ({error}); install signfade[flower]"

@@ -66,7 +66,7 @@ def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     if hasattr(error, "format_message"):  # a usage error of typer
         place = getattr(getattr(error, "ctx", None), "command_path", "signfade")
         return BAD_INPUT, f"{error.format_message()} (see {place} --help)"
-    train: Any = sys.modules.get("signfade.lab.train")  # not loaded: no run has begun
+    train: Any = sys.modules.get("signfade.experiments.train")  # not loaded: no run has begun
     if isinstance(error, KeyboardInterrupt | typer.Abort) or (train and isinstance(error, train.Interrupted)):
         stopped = str(error) or "stopped"
         return INTERRUPTED, f"{stopped}; {_how_to_resume(arguments)}"

@@ -34,7 +34,7 @@ ConfigFile = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.step=1e-3; repeatable."
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.learning_rate=1e-3; repeatable."
     ),
 ]
 Out = Annotated[
@@ -58,7 +58,7 @@ Address = Annotated[
 
 def read_settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
     """Return the settings that a command was given."""
-    from signfade.lab.config import load
+    from signfade.experiments.config import load
 
     settings = load(config, overrides or [])
     if out == "":
@@ -70,7 +70,7 @@ def read_settings(config: Path | None, overrides: list[str] | None, out: str | N
 
 def prepare_training(settings: RunSettings) -> None:
     """Do once a process what a run should not wait for in silence: fetch its data, tune the allocator."""
-    from signfade.learn.allocator import tune_allocator
+    from signfade.simulation.allocator import tune_allocator
 
     tune_allocator()
     fetch_data(settings)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from signfade.experiments.studies.runner import Runner
     from signfade.experiments.studies.study import Part
-    from signfade.lab.train import PlannedRun
+    from signfade.experiments.train import PlannedRun
 
 __all__ = ["reproduce"]
 
@@ -62,11 +62,11 @@ def reproduce(
     Studies share their runs, and a finished run is never repeated: stop whenever you like, and give the same
     command again to continue. Each study writes a page; that of the paper is OUT/results.md.
     """
-    from signfade.engines import process
+    from signfade.experiments.config import resolve
     from signfade.experiments.studies import catalogue, study
     from signfade.experiments.studies.runner import Runner
+    from signfade.experiments.workers import run_pool
     from signfade.kernels.threads import available_threads
-    from signfade.lab.config import resolve
 
     if docs is not None and (quick or seeds is not None or rounds is not None):
         raise ValueError("--docs holds the full studies; it does not go with --quick, --seeds or --rounds")
@@ -92,7 +92,7 @@ def reproduce(
                 for run in {run.settings.data.name: run for run in runs}.values():
                     prepare_training(run.settings)
                 progress.begin(runs, runner, workers)
-                return process.play(runs, workers, on_event=progress.event).failed
+                return run_pool.play(runs, workers, on_event=progress.event).failed
 
             failed = runner.run(parts, execute, progress.note)
     written = runner.write(catalogue.STUDIES, parts)

@@ -10,7 +10,7 @@ import typer
 from signfade.cli.options import Address, EngineName, Out, Overrides, fetch_data, stdout_console
 
 if TYPE_CHECKING:
-    from signfade.lab.sweep import Sweep
+    from signfade.experiments.sweep import Sweep
 
 __all__ = ["sweep"]
 
@@ -38,8 +38,8 @@ def sweep(
     The runs are kept in OUT/NAME-sweep, with one table of all results. The same command again skips what is
     finished and continues what was stopped or failed.
     """
-    from signfade.engines.choose import choose_engine
-    from signfade.lab.sweep import read_sweep
+    from signfade.experiments.sweep import read_sweep
+    from signfade.experiments.workers.engines import choose_engine
 
     plan = read_sweep(file, overrides or [], out)
     if show:
@@ -47,9 +47,9 @@ def sweep(
         return
     play = choose_engine(engine, address)
     from signfade.cli.board import Board
-    from signfade.lab.group import group_runs, load_run
-    from signfade.lab.results import gather, write_results
-    from signfade.lab.table import comparison_table
+    from signfade.experiments.group import group_runs, load_run
+    from signfade.experiments.results import gather, write_results
+    from signfade.experiments.table import comparison_table
 
     runs = [run.planned for run in plan.runs]
     for settings in {repr(run.settings.data): run.settings for run in runs}.values():
@@ -78,7 +78,7 @@ def _listing(plan: Sweep) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from signfade.lab.results import gather
+    from signfade.experiments.results import gather
 
     table = Table("run", "state", "folder", box=box.SIMPLE)
     rows = gather(plan)

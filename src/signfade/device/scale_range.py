@@ -126,7 +126,10 @@ def count_saturation(
     total = state.uses + uses
     counts = [before + int(now) for before, now in zip(state.saturated, saturated.sum(dim=0))]
     warned, warnings = list(state.warned), []
-    advice = ('method.scales = "device" or method.rotation = "hadamard" keeps means within the scale', "more bits reach further")
+    advice = (
+        'method.scales = "device" or method.rotation = "hadamard" keeps means within the scale',
+        "more bits reach further",
+    )
     for place, name in enumerate(("mean", "scale")):
         share = counts[place] / max(1, total)
         much = share > (_SHARE if last else _SHARE_EARLY) and (last or total >= _MANY)

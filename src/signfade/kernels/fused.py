@@ -19,7 +19,8 @@ which they are given, each as `offset + factor*f` in float64: no result depends 
 on how the devices are cut into calls that continue one accumulator.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, var-annotated"
+# mypy: no-warn-unreachable
 
 from __future__ import annotations
 

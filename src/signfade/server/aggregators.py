@@ -15,7 +15,15 @@ from signfade.server.predict import known_gain, predicted_error, predicted_vote_
 from signfade.server.received import Estimate, Received
 from signfade.settings import DefenceSettings, MethodSettings, RunSettings
 
-__all__ = ["AGGREGATORS", "Aggregator", "Context", "check_settings", "one_device_at_a_time", "vote"]
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Context",
+    "check_settings",
+    "is_vote",
+    "one_device_at_a_time",
+    "vote",
+]
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,11 @@ def _adopt(path: str, function: Callable[..., Any]) -> Aggregator:
 
 
 AGGREGATORS: Registry[Aggregator] = Registry("method.aggregator", _adopt)
+
+
+def is_vote(name: object) -> bool:
+    """Tell whether this is the name of a built-in rule whose estimate has a direction and no size."""
+    return name in AGGREGATORS.names() and not AGGREGATORS.find(str(name)).scaled
 
 
 def check_settings(settings: RunSettings) -> None:

@@ -22,7 +22,7 @@ _LEAST_SCALE = 1e-30  # its logarithm stands for that of zero
 
 @dataclass(frozen=True)
 class ScalarMemory:
-    """The scalars of every device that were decoded last, `[N, S]`, and in which round, `[N]`; -1 is never."""
+    """The scalars of every device decoded last, `[N, S]`, and in which round, `[N]`; -1 is never."""
 
     mean: Tensor
     scale: Tensor

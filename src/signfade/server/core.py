@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,7 +59,7 @@ class ServerMemory:
     model: ModelState
     rule: Any
     stages: dict[str, Any]
-    sent: UplinkBits = UplinkBits()
+    sent: UplinkBits = field(default_factory=UplinkBits)
     downlink_bits: int = 0
     channel_uses: int = 0
 

@@ -34,8 +34,8 @@ from signfade.settings import MethodSettings, RunSettings
 
 __all__ = ["PAIRED_DEVICES"]
 
-# Pairs of devices are compared up to this many, and remembered in cells of up to this many: beyond, they would
-# cost more than gradients.
+# Pairs of devices are compared up to this many, and remembered in cells of up to this many: beyond, they
+# would cost more than gradients.
 PAIRED_DEVICES = 1000
 _TRIES = 4096
 
@@ -47,10 +47,9 @@ def _estimate(received: Received, context: Context) -> Estimate:
     weights, part = view.aim(correlation)
     prior = (view.scale, correlation, weights)
     if method.joint == "linear":
-        fit = fit_joint_blmmse(*view.linear_link, *prior)
-        value = joint_blmmse(
-            received.y, *view.linear_link, view.mean, view.scale, correlation, view.weights, fit
-        )
+        h, sigma2 = view.linear_link
+        fit = fit_joint_blmmse(h, sigma2, *prior)
+        value = joint_blmmse(received.y, h, sigma2, view.mean, view.scale, correlation, view.weights, fit)
     elif method.joint == "soft":
         fit = fit_joint_sbfl(view.h, view.sigma2, *prior, view.agreement)
         known = (view.mean, view.scale, correlation, view.weights)
@@ -110,6 +109,7 @@ def _computed(
     method: MethodSettings, truth: Truth, received: Received, view: View, fit: JointFit
 ) -> theory.JointMoments:
     """Return the moments of a weighted sum, of signals or of their soft bits, over the true links."""
+    assert truth.correlation is not None
     air = received.signals.link
     if method.joint == "linear":
         signal, power = air.h.double().numpy(), (air.h.double().square() + air.sigma2.double()).numpy()

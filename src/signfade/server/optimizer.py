@@ -79,7 +79,7 @@ class Optimizer:
 class _TorchOptimizer(Optimizer):
     """An optimiser of torch.optim on the flat weights, the estimate standing in for the gradient."""
 
-    def __init__(self, kind: type[torch.optim.Optimizer], settings: ServerSettings, unit: float) -> None:
+    def __init__(self, kind: Any, settings: ServerSettings, unit: float) -> None:
         super().__init__(settings, unit)
         self._kind = kind
         self._options = {"momentum": settings.momentum} if settings.momentum > 0 else {}
@@ -90,10 +90,12 @@ class _TorchOptimizer(Optimizer):
     def apply(self, state: ModelState, estimate: Tensor, round: int) -> ModelState:
         assert isinstance(state, TorchState)
         estimate = self._clipped(estimate)
+        if self._settings.downlink == "sign" and not bool(estimate.any()):
+            return state  # as in `sign_downlink_update`: no signal, no step
         parameter = torch.nn.Parameter(state.weights.clone())
         parameter.grad = sign(estimate) if self._settings.downlink == "sign" else estimate
         options: dict[str, Any] = {"lr": self.learning_rate(round), **self._options}
-        optimizer = self._kind([parameter], **options)
+        optimizer: Any = self._kind([parameter], **options)
         if state.slots:  # copies: optimisers work in place
             optimizer.state[parameter] = {name: value.clone() for name, value in state.slots.items()}
         optimizer.step()

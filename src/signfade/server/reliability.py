@@ -6,7 +6,7 @@ would raise on average: in a round, device k shows
 
     z_k = c_k*m + noise,   m >= 0 the same for all and unknown.
 
-In training (`signfade.learn.reliability`) it is turning: when the model moves, the gradient of a loss that
+In training (`signfade.server.turning`) it is turning: when the model moves, the gradient of a loss that
 curves upward turns along, and a flipped one turns against.
 
 Evidence is averaged over rounds, each round by what it can tell. What is typical, and how much honest devices

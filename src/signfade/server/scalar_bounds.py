@@ -52,7 +52,7 @@ class BoundScalars:
 
     def apply(self, state: ScalarState, received: Received) -> tuple[ScalarState, Received, dict[str, Any]]:
         """Bound the scalars of a round."""
-        steps = {}
+        steps: dict[str, Any] = {}
         if received.encoder.quantised:
             code = received.encoder.scalar_code
             steps = {"mean_step": code.mean_step, "scale_step": code.scales.bound**2}

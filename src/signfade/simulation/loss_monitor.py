@@ -12,7 +12,7 @@ _WINDOW = 5
 
 @dataclass(frozen=True)
 class LossState:
-    """The losses of the last rounds, the first, the lowest average so far, and whether a warning was given."""
+    """The last losses, the first, the lowest average so far, and whether a warning was given."""
 
     recent: list[float] = field(default_factory=list)
     first: float = math.nan

@@ -34,8 +34,11 @@ def round_record(
     """Return the state after a round and its record, with `warnings` for people."""
     settings, server, clients = simulation.settings, simulation.server, simulation.clients
     t, encoder = state.server.round, server.encoder(state.server)
-    nmse, cosine, expected = 0.0, 1.0, 0.0  # for ideal
-    saturation, warnings = state.saturation, []
+    nmse: float | None = 0.0  # for ideal
+    cosine: float | None = 1.0
+    expected: float | None = 0.0
+    saturation = state.saturation
+    warnings: list[str] = []
     if estimate is not None and truth is not None:
         nmse, cosine = error_and_cosine(value, truth.total, scaled=server.aggregator.scaled)
         expected = estimate.predict(truth, 1.0) if clients.predictable else None

@@ -9,8 +9,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from signfade.engines.flower.deployed import train_on
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.deployed import train_on
+from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 
 Node = Callable[[Message], Message | None]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from signfade.engines.flower.children import Children, marked
+from signfade.integrations.flower.children import Children, marked
 
 # A process that starts another in a session of its own, as Flower's do; neither minds being asked to stop.
 STUBBORN = """
@@ -35,7 +35,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 def test_stubborn_processes_and_their_children_are_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signfade.engines.flower.children._GRACE", 0.5)
+    monkeypatch.setattr("signfade.integrations.flower.children._GRACE", 0.5)
     children = Children({"COLOUR": "blue"})
     other = Children({})
     bystander = other.start([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "other")
@@ -63,7 +63,7 @@ def test_processes_end_when_we_are_killed(tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-from signfade.engines.flower.children import Children
+from signfade.integrations.flower.children import Children
 children = Children({{}})
 children.start([sys.executable, "-c", "import time; time.sleep(600)"], Path({str(tmp_path / "log")!r}))
 print(children.mark, flush=True)

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from signfade.cli.main import run as signfade
-from signfade.engines.flower import deploy as deploying
-from signfade.engines.flower.app import write_app
-from signfade.engines.flower.children import marked
-from signfade.engines.flower.deploy import deploy, deploy_folder
-from signfade.engines.flower.exchange import Patience
-from signfade.engines.flower.loopback import Loopback, quiet_environment
-from signfade.lab.config import resolve
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.train import Interrupted, RunFailed
+from signfade.integrations.flower import deploy as deploying
+from signfade.integrations.flower.app import write_app
+from signfade.integrations.flower.children import marked
+from signfade.integrations.flower.deploy import deploy, deploy_folder
+from signfade.integrations.flower.exchange import Patience
+from signfade.integrations.flower.loopback import Loopback, quiet_environment
+from signfade.experiments.config import resolve
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.train import Interrupted, RunFailed
 from signfade.settings import RunSettings
 
 
@@ -126,7 +126,7 @@ def played_by(monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
         return [sys.executable, "-c", programs[str(name).replace("-", "_")], *rest]
 
     monkeypatch.setattr(Loopback, "_found", found)
-    monkeypatch.setattr("signfade.engines.flower.children._GRACE", 1.0)
+    monkeypatch.setattr("signfade.integrations.flower.children._GRACE", 1.0)
 
 
 LISTEN = """
@@ -240,7 +240,7 @@ def test_rounds_and_faults_are_told_as_they_come(tmp_path: Path, monkeypatch: py
     folder = tmp_path / "run"
     run = f"""
 import time
-from signfade.lab.folder import RunFolder
+from signfade.experiments.folder import RunFolder
 run = RunFolder({str(folder)!r})
 log = open(run.log_path, "a")
 log.write("2026-01-01 00:00:00 round 0 of 3 is done, going on" + chr(10))

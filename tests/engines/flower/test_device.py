@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from signfade.device import Packet, fit_prior, one_bit
-from signfade.engines.flower import OneBitStrategy, reply_with_bits, settings_from
-from signfade.engines.flower.layout import Layout, read_tensor
-from signfade.engines.flower.wire import message_bytes
-from signfade.lab.config import ConfigError
-from signfade.learn.models import paper_cnn
+from signfade.integrations.flower import OneBitStrategy, reply_with_bits, settings_from
+from signfade.integrations.flower.layout import Layout, read_tensor
+from signfade.integrations.flower.wire import message_bytes
+from signfade.experiments.config import ConfigError
+from signfade.simulation.models import paper_cnn
 
 from .grids import CallingGrid, context
 
@@ -57,7 +57,7 @@ class Net:
 
 
 def settings(**changes: Any) -> Any:
-    base = {"signfade.data.devices": 3, "signfade.rounds": 3, "signfade.server.step": 0.1}
+    base = {"signfade.data.devices": 3, "signfade.rounds": 3, "signfade.server.learning_rate": 0.1}
     base |= {} if "method__preset" in changes else {"signfade.method.aggregator": "sbfl"}
     return settings_from(
         base | {f"signfade.{key.replace('__', '.')}": value for key, value in changes.items()}

@@ -8,13 +8,13 @@ import pytest
 import torch
 from flwr.app import Context, Message
 
-from signfade.engines.flower.deployed import train_on
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.strategy import OneBitStrategy
-from signfade.engines.flower.wire import message_bytes
-from signfade.lab.config import resolve
-from signfade.learn.run import Experiment
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.deployed import train_on
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.integrations.flower.wire import message_bytes
+from signfade.experiments.config import resolve
+from signfade.simulation.run import Experiment
+from signfade.simulation.tasks import make_task
 
 from .grids import CallingGrid, cell_of, context, device_node
 
@@ -24,7 +24,7 @@ SIGNS: dict[str, Any] = {
     "model.name": "linear",
     "cell.perfect": True,
     "server.downlink": "sign",
-    "server.step": 1e-3,
+    "server.learning_rate": 1e-3,
     "server.momentum": 0.9,
 }
 WEIGHTS = 650

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from signfade.lab.folder import RunFolder
+from signfade.experiments.folder import RunFolder
 
 from .grids import CallingGrid
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from signfade.engines.flower.exchange import Exchange, Patience, Replies
-from signfade.engines.flower.limit import Largest
+from signfade.integrations.flower.exchange import Exchange, Patience, Replies
+from signfade.integrations.flower.limit import Largest
 
 from .grids import CallingGrid
 

@@ -14,11 +14,11 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from signfade.device import Packet
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.strategy import OneBitStrategy
-from signfade.lab.config import resolve
-from signfade.lab.train import RunFailed
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.experiments.config import resolve
+from signfade.experiments.train import RunFailed
+from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 
 from .grids import CallingGrid, Node, cell_of, device_node

@@ -14,14 +14,14 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from signfade.engines.flower import OneBitStrategy, settings_from
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.options import bounded
-from signfade.lab.config import resolve
-from signfade.lab.folder import RunFolder
-from signfade.lab.train import RunFailed, play
-from signfade.learn.run import Experiment
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower import OneBitStrategy, settings_from
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.options import bounded
+from signfade.experiments.config import resolve
+from signfade.experiments.folder import RunFolder
+from signfade.experiments.train import RunFailed, play
+from signfade.simulation.run import Experiment
+from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 
 from .grids import CallingGrid, Node, cell_of
@@ -32,7 +32,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 def app_settings(**changes: Any) -> RunSettings:
-    base = {"data.devices": 5, "rounds": 3, "server.step": 0.1}
+    base = {"data.devices": 5, "rounds": 3, "server.learning_rate": 0.1}
     named = base | {key.replace("__", "."): value for key, value in changes.items()}
     return settings_from({f"signfade.{key}": value for key, value in named.items()})
 

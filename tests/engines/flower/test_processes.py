@@ -22,17 +22,17 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from signfade.engines.flower.app import write_app
-from signfade.engines.flower.certificates import make_node_key
-from signfade.engines.flower.children import marked
-from signfade.engines.flower.exchange import Patience
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.loopback import Loopback
-from signfade.engines.flower.strategy import OneBitStrategy
-from signfade.lab.config import parse_override, resolve, to_toml
-from signfade.lab.folder import RunFolder
-from signfade.learn.run import Experiment
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.app import write_app
+from signfade.integrations.flower.certificates import make_node_key
+from signfade.integrations.flower.children import marked
+from signfade.integrations.flower.exchange import Patience
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.loopback import Loopback
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.experiments.config import parse_override, resolve, to_toml
+from signfade.experiments.folder import RunFolder
+from signfade.simulation.run import Experiment
+from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 
 from .grids import cell_of
@@ -230,8 +230,8 @@ def train(message, context):
     import torch
 
     from signfade.device import Packet
-    from signfade.engines.flower.deployed import train_on
-    from signfade.lab.config import resolve
+    from signfade.integrations.flower.deployed import train_on
+    from signfade.experiments.config import resolve
 
     torch.set_num_threads(1)
     reply = train_on(message, context, resolve(tomllib.loads(context.run_config["settings"])))

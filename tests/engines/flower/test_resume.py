@@ -10,14 +10,14 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
-from signfade.engines.flower.deployed import evaluation
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.strategy import OneBitStrategy
-from signfade.lab.config import resolve
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.metrics import BIT_KEYS
-from signfade.lab.train import train
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.deployed import evaluation
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.experiments.config import resolve
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.metrics import BIT_KEYS
+from signfade.experiments.train import train
+from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 
 from .grids import cell_of
@@ -135,7 +135,7 @@ def test_faults_are_in_the_runs_log(tmp_path: Path) -> None:
 def test_a_round_is_a_line_of_flowers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(
-        "signfade.engines.flower.rounds.log", lambda level, text, *words: lines.append(text % words)
+        "signfade.integrations.flower.rounds.log", lambda level, text, *words: lines.append(text % words)
     )
     run = settings(rounds=2)
     grid = cell_of(run)

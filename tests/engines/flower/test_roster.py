@@ -9,11 +9,11 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.roster import Roster
-from signfade.engines.flower.strategy import OneBitStrategy
-from signfade.lab.config import resolve
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.client_registry import Roster
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.experiments.config import resolve
+from signfade.simulation.tasks import make_task
 
 from .grids import CallingGrid, cell_of, device_node
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.engines.flower.deployed import evaluation
-from signfade.engines.flower.layout import Start
-from signfade.engines.flower.strategy import OneBitStrategy
-from signfade.lab.config import resolve
-from signfade.lab.metrics import BIT_KEYS
-from signfade.learn.run import Experiment
-from signfade.learn.tasks import make_task
+from signfade.integrations.flower.deployed import evaluation
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.experiments.config import resolve
+from signfade.experiments.metrics import BIT_KEYS
+from signfade.simulation.run import Experiment
+from signfade.simulation.tasks import make_task
 
 from .grids import cell_of
 
@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "coded scalars, by layer": {"method.side_bits": 6, "method.scales": "layer"},
     "coded scalars of the regression": {"data.name": "regression", "data.size": 40, "method.side_bits": 4},
     "coded scalars as codewords": RADIO | {"cell.side_info": "coded", "method.side_bits": 3},
-    "vote": {"method.aggregator": "signsgd", "server.downlink": "sign", "server.step": 1e-3},
+    "vote": {"method.aggregator": "signsgd", "server.downlink": "sign", "server.learning_rate": 1e-3},
     "vote, ties by a coin": RADIO
     | {"data.devices": 4, "method.aggregator": "signsgd", "method.tie": "random"},
     "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "hadamard"},
@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "radio": RADIO,
     "radio, best": RADIO | {"method.preset": "best"},
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
-    "sign downlink": {"server.downlink": "sign", "server.step": 1e-3},
+    "sign downlink": {"server.downlink": "sign", "server.learning_rate": 1e-3},
     "sign downlink, adam": {"server.downlink": "sign", "server.optimizer": "adam", "server.momentum": 0.0},
     "some devices": {"data.participation": 0.4, "rounds": 6},
     "some devices, sign downlink": {"data.participation": 0.4, "rounds": 6, "server.downlink": "sign"},

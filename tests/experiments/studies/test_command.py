@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import signfade.engines.process
+import signfade.experiments.workers.run_pool
 from signfade.cli.main import run
-from signfade.engines.events import Event, OnEvent, Outcome
+from signfade.experiments.workers.events import Event, OnEvent, Outcome
 from signfade.experiments.studies import catalogue, study
 from signfade.experiments.studies.catalogue import parts_by_name
 from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.runner import Runner
-from signfade.lab.train import PlannedRun, train
+from signfade.experiments.train import PlannedRun, train
 
 from .conftest import SMALL
 
@@ -48,7 +48,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     monkeypatch.setattr(study, "QUICK", small)
     monkeypatch.setattr(study, "FULL", replace(small, name="full"))
     here = Pool()
-    monkeypatch.setattr(signfade.engines.process, "play", here)
+    monkeypatch.setattr(signfade.experiments.workers.run_pool, "play", here)
     return here
 
 

@@ -29,17 +29,17 @@ def test_the_first_seed_goes_on_until_the_best_step_is_inside() -> None:
     rising = [trial(step, 100, step) for step in (1e-3, 3e-3, 1e-2, 3e-2)]
     step, trials = tune(FULL, Records(rising), "best", "1MHz")
     assert step is None
-    assert [one.server.step for one in trials] == [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
+    assert [one.server.learning_rate for one in trials] == [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
     falling = [trial(step, 100, 1 - step) for step in (1e-3, 3e-3, 1e-2, 3e-2)]
     _, trials = tune(FULL, Records(falling), "best", "1MHz")
-    assert trials[0].server.step == 3e-4
+    assert trials[0].server.learning_rate == 3e-4
 
 
 def test_the_second_seed_decides_between_the_two_best() -> None:
     first = [trial(step, 100, a) for step, a in ((1e-3, 0.5), (3e-3, 0.8), (1e-2, 0.9), (3e-2, 0.1))]
     step, trials = tune(FULL, Records(first), "best", "1MHz")
     assert step is None
-    assert [(one.server.step, one.seed) for one in trials[4:]] == [(1e-2, 101), (3e-3, 101)]
+    assert [(one.server.learning_rate, one.seed) for one in trials[4:]] == [(1e-2, 101), (3e-3, 101)]
     second = [trial(3e-3, 101, 0.9), trial(1e-2, 101, 0.7)]
     assert tune(FULL, Records(first + second), "best", "1MHz")[0] == 3e-3
     lost = [second[0], replace(second[1], diverged=7)]
@@ -57,7 +57,7 @@ def test_runs_follow_their_tuning_and_fill_the_table() -> None:
     tuned = [trial(s, 100, a) for s, a in ((1e-3, 0.5), (3e-3, 0.8), (1e-2, 0.9), (3e-2, 0.1))]
     tuned += [trial(3e-3, 101, 0.7), trial(1e-2, 101, 0.9)]
     wants = [want.settings for want in part.wants(FULL, Records(tuned)) if want.tier != Tier.CALIBRATION]
-    assert {(run.data.devices, run.server.step) for run in wants} == {(20, 1e-2), (100, 2e-3)}
+    assert {(run.data.devices, run.server.learning_rate) for run in wants} == {(20, 1e-2), (100, 2e-3)}
     runs = [run for run in wants if run.data.split == "iid" and run.data.devices == 20]
     assert [run.seed for run in runs] == [0, 1, 2]
     found = [record(run, 0.9, accuracy_at=40 + 10 * run.seed) for run in runs[:2]]

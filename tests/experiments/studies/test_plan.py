@@ -13,7 +13,7 @@ from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.records import Records, family_of, run_name
 from signfade.experiments.studies.runner import Runner, estimate_seconds, plan, wanted
 from signfade.experiments.studies.study import FULL, QUICK, Tier, Want
-from signfade.lab.config import load
+from signfade.experiments.config import load
 
 from .conftest import record
 
@@ -49,7 +49,7 @@ def test_all_of_a_seed_come_before_the_next_and_the_papers_columns_before_ours()
     keys = [(settings.seed, settings.label in ours) for settings in runs]
     assert keys == sorted(keys)
     assert list(dict.fromkeys(keys)) == [(0, False), (0, True), (1, False), (1, True)]
-    assert (runs[0].server.step, runs[0].server.momentum) == (1e-3, 0.9)
+    assert (runs[0].server.learning_rate, runs[0].server.momentum) == (1e-3, 0.9)
 
 
 def test_calibration_comes_first_and_figures_after_the_grid() -> None:
@@ -111,7 +111,7 @@ def test_a_name_does_not_depend_on_what_cannot_change_a_number(change: str) -> N
 
 @pytest.mark.parametrize(
     "change",
-    ["seed=1", "rounds=9", "server.step=1", "cell.bandwidth_hz=1e6", "method.form=published", "eval.every=3"],
+    ["seed=1", "rounds=9", "server.learning_rate=1", "cell.bandwidth_hz=1e6", "method.form=published", "eval.every=3"],
 )
 def test_a_name_depends_on_whatever_changes_a_number(change: str) -> None:
     assert run_name(load(None, [change])) != run_name(load(None))
@@ -126,12 +126,12 @@ def test_the_best_cell_gets_more_seeds_once_its_column_is_finished() -> None:
     column = COLUMNS[2]
     cells = [column.run(FULL, pair, seed) for pair in PAIRS for seed in range(FULL.seeds)]
     scores = dict(zip(PAIRS, (0.5, 0.6, 0.4, 0.9, 0.8, 0.1)))
-    found = [record(s, scores[s.server.step, s.server.momentum]) for s in cells]
+    found = [record(s, scores[s.server.learning_rate, s.server.momentum]) for s in cells]
     assert best_pair(FULL, Records(found[:-1]), column) is None
     assert len(wanted(grid_wants(FULL, Records(found[:-1]), [column]))) == len(cells)
     assert best_pair(FULL, Records(found), column) == (1e-2, 0.9)
     more = [s for s in wanted(grid_wants(FULL, Records(found), [column])) if s.seed >= FULL.seeds]
-    assert {(s.server.step, s.server.momentum, s.seed) for s in more} == {
+    assert {(s.server.learning_rate, s.server.momentum, s.seed) for s in more} == {
         (1e-2, 0.9, seed) for seed in (2, 3, 4)
     }
     # bad later seeds of the winner do not dethrone it: the others have no such seeds

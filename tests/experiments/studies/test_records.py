@@ -11,9 +11,9 @@ import pytest
 from signfade.experiments.studies.paper.setups import training
 from signfade.experiments.studies.records import CHANCE, Records, family_of, read_folder, run_name
 from signfade.experiments.studies.study import FULL
-from signfade.lab.config import load
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.train import RunFailed, train
+from signfade.experiments.config import load
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.train import RunFailed, train
 
 from .conftest import record
 
@@ -22,7 +22,7 @@ TINY = [
     "eval.every=4",
     "data.devices=4",
     "model.name=linear",
-    "server.step=0.05",
+    "server.learning_rate=0.05",
     "data.batch=8",
 ]
 
@@ -76,7 +76,7 @@ def test_an_unfinished_run_has_no_record_and_a_diverged_one_is_at_chance(tmp_pat
     base = ["rounds=6", "data.name=regression", "data.batch=none", "method.aggregator=ideal"]
     unfinished = RunFolder(tmp_path / "unfinished").create("seed = 0\n")
     assert read_folder(unfinished.path) is None
-    settings = load(None, [*base, "server.step=1e30"])
+    settings = load(None, [*base, "server.learning_rate=1e30"])
     with pytest.raises(RunFailed, match="diverged"):
         train(settings, tmp_path / "lost")
     found = read_folder(tmp_path / "lost")

@@ -72,7 +72,7 @@ def test_devices_are_compared_over_the_seeds_that_both_have() -> None:
 
 def test_feedback_is_the_ratio_of_late_losses() -> None:
     wants = [want.settings for want in PARTS["devices-feedback-regression"].wants(FULL, Records())]
-    first = [run for run in wants if run.server.step == 0.1 and not run.data.heterogeneous]
+    first = [run for run in wants if run.server.learning_rate == 0.1 and not run.data.heterogeneous]
     found = [record(run, floor=0.1 if run.method.error_feedback else 0.4) for run in first]
     (row,) = rows("devices-feedback-regression", *found).values()
     assert row == ["alike", "0.1/L", "0.4", "0.1", "0.25", "0.25"]

@@ -7,10 +7,10 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.document import Block, Table, Text
 from signfade.experiments.studies.records import Records
 from signfade.experiments.studies.study import Part, Results, Scale, Study, Tier, Want
-from signfade.lab.config import resolve
 from signfade.settings import RunSettings
 
 __all__ = ["ATTACKS"]
@@ -23,7 +23,7 @@ _BASE: dict[str, Any] = {
     "data.split": "two-chunks",
     "data.batch": 32,
 }
-_MLP = {"rounds": 100, "model.name": "mlp", "server.step": 0.2, "server.schedule": "sqrt"}
+_MLP = {"rounds": 100, "model.name": "mlp", "server.learning_rate": 0.2, "server.schedule": "sqrt"}
 _ROTATED = {"method.aggregator": "sbfl", "method.rotation": "hadamard"}
 _BOUND, _RELY = {"defence.bound_scales": True}, {"defence.reliability": True}
 _DEFENCES: dict[str, dict[str, Any]] = {
@@ -54,7 +54,11 @@ _METHODS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     "sbfl": (_MLP | _ROTATED, tuple(_ATTACKS), tuple(_DEFENCES)),
     "best": (_MLP | {"method.preset": "best"}, tuple(_ATTACKS), _OURS),
     # The default network: after a rotation the last two attacks move one weight, here a filter's.
-    "cnn": ({"rounds": 150, "server.step": 3e-2} | _ROTATED, ("sign-flip", "ones", "mean-shift"), _OURS),
+    "cnn": (
+        {"rounds": 150, "server.learning_rate": 3e-2} | _ROTATED,
+        ("sign-flip", "ones", "mean-shift"),
+        _OURS,
+    ),
 }
 _FRACTIONS = (0.1, 0.3, 0.45)
 

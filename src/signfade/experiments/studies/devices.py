@@ -10,14 +10,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from signfade.device import bit_epsilon
+from signfade.experiments.config import resolve
+from signfade.experiments.panels import draw_line
 from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.records import Record, Records, accuracies, shared_seeds
 from signfade.experiments.studies.study import Part, Results, Scale, Study, Tier, Want
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
-from signfade.lab.config import resolve
-from signfade.lab.panels import draw_line
-from signfade.lab.style import INK, figure_style, line_style
+from signfade.experiments.style import INK, figure_style, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["DEVICES"]
@@ -100,7 +100,7 @@ def _regression_runs(
         "data.heterogeneous": mixed,
         "cell.snr_db": 10.0,
         "method.rotation": rotation,
-        "server.step": step,
+        "server.learning_rate": step,
         "eval.every": 5,
     }
     return [resolve(tree | {**feedback, "seed": seed}) for seed in range(scale.figure_seeds)]

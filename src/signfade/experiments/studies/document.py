@@ -8,8 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from signfade.lab.folder import FolderError, why, write_atomically
-from signfade.lab.style import save_figure
+from signfade.experiments.folder import FolderError, why, write_atomically
+from signfade.experiments.style import save_figure
 
 __all__ = [
     "Block",

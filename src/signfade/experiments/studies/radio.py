@@ -20,11 +20,19 @@ from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.records import Record
 from signfade.experiments.studies.study import Measure, Part, Results, Scale, Study
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
+from signfade.experiments.style import INK, figure_style, line_style
 from signfade.keys import generator, stream_keys
-from signfade.lab.style import INK, figure_style, line_style
-from signfade.learn import make_cell
 from signfade.settings import CellSettings
-from signfade.uplink import PolarCode, align, draw_fading, refine_gain, send_coded, sound, transmit
+from signfade.uplink import (
+    PolarCode,
+    align,
+    draw_fading,
+    make_radio,
+    refine_gain,
+    send_coded,
+    sound,
+    transmit,
+)
 
 __all__ = ["RADIO"]
 
@@ -218,7 +226,7 @@ def _measure_access(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     """Normalised errors of the sum of 20 independent Gaussian gradients, by access, precoding and rule."""
     say("radio-access: errors of the sum, over the air and one device at a time")
     size = 400
-    cell = make_cell(CellSettings(bandwidth_hz=_VARIANTS.base["cell.bandwidth_hz"]), _DEVICES, seed=0)
+    cell = make_radio(CellSettings(bandwidth_hz=_VARIANTS.base["cell.bandwidth_hz"]), _DEVICES, seed=0)
     zero, kappa = torch.zeros(_DEVICES), torch.full((_DEVICES,), math.sqrt(2 / math.pi))
     found: dict[str, list[float]] = {}
     for t in range(scale.draws // 1000):

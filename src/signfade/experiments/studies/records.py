@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from signfade.experiments.config import deciding, plain_defaults, resolve
+from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.studies.document import write_text
-from signfade.lab.config import deciding, plain_defaults, resolve
-from signfade.lab.folder import FolderError, RunFolder
-from signfade.lab.summary import WINDOW, summarise, trailing_mean
+from signfade.experiments.summary import WINDOW, summarise, trailing_mean
 from signfade.settings import RunSettings
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 _STEADY = 0.03
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
 # Defaults of the time when records were first named; names must not change when a default does.
-_FIRST_DEFAULTS: dict[str, Any] = {"server.step": 1e-2, "method.tie": "plus"}
+_FIRST_DEFAULTS: dict[str, Any] = {"server.learning_rate": 1e-2, "method.tie": "plus"}
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
 _KEPT = (
     "last_accuracy",
@@ -73,9 +73,9 @@ def family_of(settings: RunSettings) -> str:
     """Return a key that two runs share if they differ in nothing but their seed and length.
 
     Example:
-        >>> from signfade.lab.config import load
+        >>> from signfade.experiments.config import load
         >>> short, long = load(None, ["rounds=5", "seed=1"]), load(None, ["rounds=9", "label=x"])
-        >>> family_of(short) == family_of(long) != family_of(load(None, ["server.step=1"]))
+        >>> family_of(short) == family_of(long) != family_of(load(None, ["server.learning_rate=1"]))
         True
     """
     changes = {key: value for key, value in _changes(settings).items() if key not in _ASIDE}
@@ -86,8 +86,8 @@ def run_name(settings: RunSettings) -> str:
     """Return the name of a run's folder: words for people and a key of all that decides its numbers.
 
     Example:
-        >>> from signfade.lab.config import load
-        >>> server = ["server.step=1e-2", "server.momentum=0.9"]
+        >>> from signfade.experiments.config import load
+        >>> server = ["server.learning_rate=1e-2", "server.momentum=0.9"]
         >>> method = ["label=SBFL, Gaussian", "method.aggregator=sbfl"]
         >>> run_name(load(None, ["data.name=regression", *method, *server]))
         'regression-SBFL-Gaussian-0.01-0.9-full-180kHz-r200-s0-333c3b740e'
@@ -97,7 +97,7 @@ def run_name(settings: RunSettings) -> str:
     words = [
         settings.data.name,
         method,
-        f"{server.step:g}",
+        f"{server.learning_rate:g}",
         f"{server.momentum:g}",
         server.downlink,
         f"{cell.bandwidth_hz / 1e3:g}kHz",

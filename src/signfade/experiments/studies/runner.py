@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from signfade.experiments.folder import FolderError
 from signfade.experiments.studies.document import Block, update_page, write_markdown, write_text
 from signfade.experiments.studies.records import Records, family_of, run_name
 from signfade.experiments.studies.study import Part, Results, Scale, Study, Want
-from signfade.lab.folder import FolderError
-from signfade.lab.train import PlannedRun
+from signfade.experiments.train import PlannedRun
 from signfade.settings import RunSettings
 
 __all__ = ["Runner", "estimate_seconds", "plan", "wanted"]

@@ -10,11 +10,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.drawing import curve_of
 from signfade.experiments.studies.records import Record, Records
 from signfade.experiments.studies.study import Results, Scale, Tier, Want
-from signfade.lab.config import resolve
-from signfade.lab.style import INK, line_style
+from signfade.experiments.style import INK, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["Variants", "draw_accuracy", "rounds_needed", "rounds_text"]

@@ -99,8 +99,8 @@ def _add_soft_bits(
 ) -> Tensor:
     """Return `sum_k alpha_k*mean_k + w_k*tanh(h_k*y_k/sigma2_k)`.
 
-    In float32 and with noise on every link one compiled pass does it, tanh within 1.2e-7, sums in float64; the
-    number of threads changes no bit.
+    In float32 and with noise on every link one compiled pass does it, tanh within 1.2e-7, sums in float64;
+    the number of threads changes no bit.
     """
     y = y.detach()
     slope = (h.detach().double() / sigma2.detach().double()).cpu().numpy()

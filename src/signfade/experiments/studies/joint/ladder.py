@@ -23,7 +23,7 @@ from signfade.device import sign
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.lab.style import INK, MUTED, figure_style
+from signfade.experiments.style import INK, MUTED, figure_style
 from signfade.server import majority_vote, sbfl
 from signfade.server.bfl import (
     bfl,
@@ -88,7 +88,7 @@ def draw_round(
     g = root @ torch.randn(devices, size, generator=generator)
     h = torch.randn(devices, generator=generator)
     sigma2 = torch.full((devices,), 10 ** (-decibel / 10))
-    return g, h, sigma2, transmit(sign(g), h, sigma2, generator), r
+    return g, h, sigma2, transmit(sign(g), h, sigma2, generator).y, r
 
 
 def _joint(y: Tensor, h: Tensor, sigma2: Tensor, correlation: Tensor) -> dict[str, Tensor]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from signfade.device import rotate
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.document import Block, Table, Text
 from signfade.experiments.studies.paper.gradients import ks_distances
 from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.lab.config import resolve
-from signfade.learn import Experiment
-from signfade.learn.classify import one_thread
+from signfade.simulation import Experiment
+from signfade.simulation.classify import one_thread
 
 __all__ = ["JOINT_ROTATED"]
 

@@ -14,12 +14,12 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
 from signfade.experiments.studies.drawing import band, curve_of, legend_below, log_axis, new_figure
 from signfade.experiments.studies.records import Record, Records
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
-from signfade.lab.config import resolve
-from signfade.lab.style import figure_style, line_style
+from signfade.experiments.style import figure_style, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["JOINT_TRAINING", "tune"]
@@ -89,7 +89,7 @@ def _run(
         "model.name": "paper-cnn" if scale.data == "mnist" else "small-cnn",
         # The ideal uses no radio, so one run serves all bandwidths.
         "cell.bandwidth_hz": _BANDWIDTHS["180kHz" if method == "ideal" else bandwidth],
-        "server.step": step,
+        "server.learning_rate": step,
         "eval.every": 100,
         "eval.at": [t for t in evaluated if t <= rounds],
     }
@@ -116,7 +116,7 @@ def tune(
 
     Example:
         >>> step, trials = tune(Scale(), Records(), "best", "1MHz")
-        >>> step, [trial.server.step for trial in trials]
+        >>> step, [trial.server.learning_rate for trial in trials]
         (None, [0.001, 0.003, 0.01, 0.03])
     """
     if method == "ep":
@@ -200,7 +200,7 @@ def _render(results: Results) -> list[Block]:
             runs = _cell_runs(results.scale, results.records, cell, method)
             records = [record for record in results.records.find_all(runs) if record.diverged is None]
             if records:
-                found[method] = (runs[0].server.step, records)
+                found[method] = (runs[0].server.learning_rate, records)
         rows = [_row(_METHODS[method][0], *found[method]) for method in found]
         blocks += [Text(cell.title), Table(heads, rows, name=cell.name) if rows else Text("Missing.")]
         if cell.name == "two-chunks 1MHz K20":

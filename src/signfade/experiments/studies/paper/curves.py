@@ -34,9 +34,9 @@ from signfade.experiments.studies.paper.setups import BANDWIDTHS, METHODS, train
 from signfade.experiments.studies.paper.tables import ours_text
 from signfade.experiments.studies.records import Record, Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
-from signfade.lab.style import MUTED, figure_style
-from signfade.learn.cell import make_cell
+from signfade.experiments.style import MUTED, figure_style
 from signfade.settings import RunSettings
+from signfade.uplink.radio import make_radio
 
 __all__ = [
     "FIG_ACCURACY",
@@ -206,7 +206,7 @@ _SNR_COLUMNS = [column for column in COLUMNS if column.quantity == "Full"]
 def median_snr_db(bandwidth_hz: float) -> float:
     """Return the median over 5000 users of the mean SNR in a cell with this budget."""
     settings = training(Scale(), "gaussian", (1e-2, 0.0), bandwidth_hz=bandwidth_hz)
-    snr = make_cell(settings.cell, 5000, 0).mean_snr_db
+    snr = make_radio(settings.cell, 5000, 0).mean_snr_db
     assert snr is not None
     return float(np.median(snr))
 

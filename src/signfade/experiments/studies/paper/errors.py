@@ -15,13 +15,13 @@ from torch import Tensor
 
 from signfade import server, theory
 from signfade.device import sign
+from signfade.experiments.panels import draw_line, scale_vertical
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.lab.panels import draw_line, scale_vertical
-from signfade.lab.style import INK, MUTED, LineStyle, figure_style, named_styles
-from signfade.server.bfl import bfl, joint_blmmse, joint_gain, joint_sbfl, joint_sbfl_gain
+from signfade.experiments.style import INK, MUTED, LineStyle, figure_style, named_styles
+from signfade.server.bfl import bfl, fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
 from signfade.uplink import transmit
 
 __all__ = ["FIG_MSE"]
@@ -63,7 +63,7 @@ def _measure(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _received(g: Tensor, snr: float, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     h, sigma2 = torch.ones(len(g)), torch.full((len(g),), 1 / snr)
-    return transmit(sign(g), h, sigma2, generator), h, sigma2
+    return transmit(sign(g), h, sigma2, generator).y, h, sigma2
 
 
 def _errors_single(snr: float, draws: int, seed: int) -> dict[str, float]:
@@ -122,8 +122,8 @@ def _theory_of_sum(snr_db: np.ndarray) -> dict[str, np.ndarray]:
         scale = torch.full((DEVICES,), _KAPPA)
         rows["signSGD, best scale"].append(theory.vote_moments(gamma, std, r, tie="plus").best_scaled_nmse())
         rows["SBFL"].append(theory.joint_moments("sbfl", gamma, std, r).nmse())
-        rows["joint linear"].append(1 - joint_gain(h, sigma2, scale, r))
-        rows["joint soft (best)"].append(1 - joint_sbfl_gain(h, sigma2, scale, r))
+        rows["joint linear"].append(1 - fit_joint_blmmse(h, sigma2, scale, r).gain)
+        rows["joint soft (best)"].append(1 - fit_joint_sbfl(h, sigma2, scale, r).gain)
     return {name: np.array(row) for name, row in rows.items()}
 
 

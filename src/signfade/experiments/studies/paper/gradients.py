@@ -18,17 +18,17 @@ from scipy.special import ndtr
 from signfade.data import Split, load, plot_split, split
 from signfade.data.plot import count_classes
 from signfade.device import rotate
+from signfade.experiments.figures import cell_map
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import log_axis, new_figure, note_scale
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.paper.setups import regression, training
 from signfade.experiments.studies.study import Part, Results, Scale
+from signfade.experiments.style import INK, figure_style, line_style
 from signfade.keys import stream_key
-from signfade.lab.figures import cell_map
-from signfade.lab.style import INK, figure_style, line_style
-from signfade.learn.cell import make_cell
-from signfade.learn.run import Experiment
 from signfade.settings import RunSettings
+from signfade.simulation.run import Experiment
+from signfade.uplink.radio import make_radio
 
 __all__ = ["FIG_PRIORS", "FIG_SETUP", "USERS", "ks_distances"]
 
@@ -210,7 +210,7 @@ FIG_PRIORS = Part(
 def _measure_setup(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     """Return places and SNRs of the users of seed 0, and how many samples of each class they hold."""
     settings = training(scale, "gaussian", (1e-2, 0.0))
-    plan = make_cell(settings.cell, settings.data.devices, settings.seed)
+    plan = make_radio(settings.cell, settings.data.devices, settings.seed)
     assert plan.positions_km is not None
     assert plan.mean_snr_db is not None
     dataset = load(settings.data.name)

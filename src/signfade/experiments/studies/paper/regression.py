@@ -23,11 +23,11 @@ from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.paper.setups import METHODS, regression
 from signfade.experiments.studies.records import Record, Records, shared_seeds
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
-from signfade.lab.style import MUTED, figure_style, line_style
-from signfade.lab.table import spread_text
-from signfade.learn.run import Experiment
-from signfade.learn.synthetic import RegressionTask
+from signfade.experiments.style import MUTED, figure_style, line_style
+from signfade.experiments.table import spread_text
 from signfade.settings import RunSettings
+from signfade.simulation.run import Experiment
+from signfade.simulation.synthetic import RegressionTask
 from signfade.theory import corrected_bound, published_bound
 
 __all__ = [

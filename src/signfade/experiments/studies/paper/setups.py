@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.study import Scale
-from signfade.lab.config import resolve
 from signfade.settings import RunSettings
 
 __all__ = ["BANDWIDTHS", "METHODS", "PAIRS", "Method", "regression", "training"]
@@ -92,7 +92,7 @@ def training(
         "data.batch": 32,
         "model.name": "paper-cnn" if scale.data == "mnist" else "small-cnn",
         "cell.bandwidth_hz": scale.bandwidth_hz if bandwidth_hz is None else bandwidth_hz,
-        "server.step": step,
+        "server.learning_rate": step,
         "server.momentum": momentum,
         "server.downlink": downlink,
         "eval.every": scale.every,
@@ -123,7 +123,7 @@ def regression(
         "data.batch": None,
         "data.heterogeneous": heterogeneous,
         "cell.bandwidth_hz": scale.bandwidth_hz,
-        "server.step": step,
+        "server.learning_rate": step,
         "eval.every": 10,
     }
     return _settings(method, seed, tree | {name.replace("__", "."): value for name, value in more.items()})

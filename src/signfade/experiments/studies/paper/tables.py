@@ -30,7 +30,7 @@ from signfade.experiments.studies.paper.printed import (
 from signfade.experiments.studies.paper.setups import METHODS, PAIRS, training
 from signfade.experiments.studies.records import Record, Records, accuracies
 from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
-from signfade.lab.table import spread_text
+from signfade.experiments.table import spread_text
 from signfade.settings import RunSettings
 
 __all__ = ["TABLE_ACCURACY", "TABLE_DEVICES", "TABLE_ROUNDS", "ours_text", "reading_gaps", "rounds_to"]

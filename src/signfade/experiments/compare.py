@@ -1,0 +1,221 @@
+"""Several methods on the same data, over the same cell, with the same noise and the same initial weights.
+
+All of that is drawn from streams keyed by the seed alone, so giving every method the seed is enough.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from signfade.experiments.config import ConfigError, overlay, resolve
+from signfade.experiments.figures import curves
+from signfade.experiments.folder import write_atomically
+from signfade.experiments.group import Group, group_runs, load_run
+from signfade.experiments.report import write_report
+from signfade.experiments.style import save_figure
+from signfade.experiments.table import comparison_table
+from signfade.experiments.toml import flatten
+from signfade.experiments.train import PlannedRun, RunFailed, folder_name, standing, train
+from signfade.registry import is_import_path, load_function
+from signfade.server import AGGREGATORS
+from signfade.settings import PRESETS, RunSettings
+
+__all__ = [
+    "CompareResult",
+    "PlannedRun",
+    "compare",
+    "method_settings",
+    "plan",
+    "result_of",
+    "write_comparison",
+]
+
+_FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """What a comparison left behind.
+
+    Attributes:
+        groups: the runs by method, seeds together.
+        failed: why runs failed, by folder; they are in no table.
+    """
+
+    groups: tuple[Group, ...]
+    failed: dict[Path, str] = field(default_factory=dict)
+
+
+def _without_preset(settings: RunSettings) -> dict[str, Any]:
+    """The settings as tables, with what their preset decided left open again."""
+    tree = settings.model_dump(exclude={"variants"})
+    decided = PRESETS.get(settings.method.preset or "", {})
+    kept = {key: value for key, value in tree["method"].items() if decided.get(key, ...) != value}
+    return tree | {"method": kept | {"preset": None}}
+
+
+def method_settings(settings: RunSettings, name: str) -> RunSettings:
+    """Return the settings of one method of a comparison.
+
+    A name is looked for among the variants, then the presets, then the aggregators; a name with a colon is
+    the import path of a rule. A preset or an aggregator replaces the preset of the file, also where a variant
+    names it; apart from that a variant is put on top of the file.
+
+    Args:
+        settings: what all methods share.
+        name: variant, preset, aggregator, `package.module:function` or `file.py:function`.
+
+    Returns:
+        Settings labelled with the name (of an import path: with the function's name), without variants.
+
+    Raises:
+        ConfigError: there is no such method, or a variant changes what must be common.
+
+    Example:
+        >>> shared = resolve({"server.momentum": 0.5, "variants": {"slow": {"server.momentum": 0.1}}})
+        >>> [method_settings(shared, name).server.momentum for name in ("signsgd", "slow")]
+        [0.5, 0.1]
+        >>> method_settings(shared, "best").method.aggregator
+        'bfl'
+    """
+    label = name
+    if name in settings.variants:
+        layer = settings.variants[name]
+        replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
+        tree = _without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
+        fixed = next((key for key in _FIXED if key in layer), None)
+        if fixed is not None:
+            raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")
+        label = layer.get("label", name)
+    elif name in PRESETS:
+        tree, layer = _without_preset(settings), {"method.preset": name}
+    elif name in AGGREGATORS.names() or is_import_path(name):
+        tree, layer = _without_preset(settings), {"method.aggregator": name}
+        label = name.rpartition(":")[2]
+    else:
+        known = [*settings.variants, *PRESETS, *AGGREGATORS.names()]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+        raise ConfigError(
+            f"unknown method {name!r}; the nearest known one is {near!r}, your own is package.module:function"
+        )
+    chosen = resolve(overlay(tree, layer, f"variants.{name}: ") | {"label": label})
+    if is_import_path(chosen.method.aggregator):
+        load_function(chosen.method.aggregator)  # a typing error is told before the first run, not after it
+    return chosen
+
+
+def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int = 1) -> list[PlannedRun]:
+    """Return the runs of a comparison in the order they are played: all methods of one seed, then the next.
+
+    Args:
+        settings: what all methods share.
+        methods: their names, see `method_settings`.
+        folder: of the comparison; a run gets `folder/method/seed-N`.
+        seeds: number of seeds, from the settings' own on.
+
+    Raises:
+        ConfigError: no method, an unknown one, one twice, or less than one seed.
+        FolderError: one of the folders holds another run.
+
+    Example:
+        >>> [run.folder.as_posix() for run in plan(resolve({"seed": 7}), ["sbfl", "ideal"], Path("runs/x"))]
+        ['runs/x/sbfl/seed-7', 'runs/x/ideal/seed-7']
+    """
+    if not methods:
+        raise ConfigError("there is nothing to compare: name methods, such as --methods signsgd,sbfl,ideal")
+    if seeds < 1:
+        raise ConfigError(f"seeds must be 1 or more; got {seeds}")
+    chosen = [method_settings(settings, name) for name in methods]
+    labels = [one.method_label for one in chosen]
+    slugs = [folder_name(label) for label in labels]
+    for i, slug in enumerate(slugs):
+        if slug.casefold() in (other.casefold() for other in slugs[:i]):
+            raise ConfigError(f"two of the methods are called {labels[i]!r}; give one a label of its own")
+    runs = []
+    for seed in range(settings.seed, settings.seed + seeds):
+        for one, slug in zip(chosen, slugs):
+            run = PlannedRun(one.model_copy(update={"seed": seed}), folder / slug / f"seed-{seed}")
+            standing(run.settings, run.folder)
+            runs.append(run)
+    return runs
+
+
+def compare(
+    runs: Sequence[PlannedRun],
+    *,
+    on_start: Callable[[PlannedRun], None] | None = None,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> CompareResult:
+    """Play the runs of a plan, each in its folder.
+
+    Runs that are already there are taken as they are, and continued if they are unfinished. A run that fails
+    does not keep the others from being played.
+
+    Args:
+        runs: from `plan`.
+        on_start: told which run begins.
+        on_round: told the metrics of each round.
+        on_note: told, in sentences, what a person should know.
+
+    Raises:
+        RunFailed: all of them failed.
+        Interrupted: as `train` does; the same call goes on from there.
+    """
+    note = on_note or (lambda text: None)
+    failed: dict[Path, str] = {}
+    for run in runs:
+        if on_start is not None:
+            on_start(run)
+        try:
+            train(run.settings, run.folder, resume=True, on_round=on_round, on_note=note)
+        except RunFailed as error:
+            failed[run.folder] = str(error)
+            note(f"{run.settings.method_label}, seed {run.settings.seed}, failed: {error}")
+    return result_of(runs, failed)
+
+
+def result_of(runs: Sequence[PlannedRun], failed: dict[Path, str]) -> CompareResult:
+    """Read the runs of a plan that has been played, wherever that was.
+
+    Args:
+        runs: from `plan`.
+        failed: why runs failed, by folder; they are left out.
+
+    Raises:
+        RunFailed: all of them failed.
+    """
+    done = [run.folder for run in runs if run.folder not in failed]
+    if not done:
+        raise RunFailed(f"every run failed; the first: {next(iter(failed.values()))}")
+    return CompareResult(group_runs([load_run(folder) for folder in done]), failed)
+
+
+def write_comparison(result: CompareResult, folder: Path, title: str) -> list[Path]:
+    """Write `table.txt`, `curves.png` and `report.html` about a comparison to its folder.
+
+    Args:
+        result: from `compare`.
+        folder: of the comparison.
+        title: a line above them.
+
+    Returns:
+        The files written.
+
+    Raises:
+        FolderError: the folder cannot be written to.
+    """
+    runs = [run.path for group in result.groups for run in group.runs]
+    table = folder / "table.txt"
+    with io.StringIO() as text:
+        Console(file=text, width=200).print(comparison_table(result.groups, title, 200))
+        write_atomically(table, text.getvalue().encode())
+    figure = save_figure(curves(result.groups, title), folder / "curves", ["png"])
+    return [table, *figure, write_report(runs, folder / "report.html")]

@@ -1,0 +1,112 @@
+"""What a run was played with: where the CPU and the versions differ, the last bits of a result may."""
+
+from __future__ import annotations
+
+import json
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from signfade import __version__
+from signfade._text import printable
+from signfade.experiments.files import speaking, write_atomically
+from signfade.experiments.metrics import parse_json
+
+__all__ = ["environment", "record_environment"]
+
+
+@cache
+def _cpu() -> str:
+    """The model of this machine's CPU, as far as the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    entries = dict(reversed([[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]))
+    arm = " ".join(f"{key} {entries[key]}" for key in ("CPU implementer", "CPU part") if key in entries)
+    return entries.get("model name") or arm or platform.processor() or platform.machine() or "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def environment() -> dict[str, str]:
+    """Return what the last bits of a result depend on: the CPU, what torch uses of it, and versions.
+
+    Example:
+        >>> list(environment())
+        ['cpu', 'instructions', 'signfade', 'torch', 'numpy', 'numba']
+    """
+    return {
+        "cpu": printable(_cpu()),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "signfade": __version__,
+        "torch": torch.__version__,
+        "numpy": _version("numpy"),
+        "numba": _version("numba"),
+    }
+
+
+def record_environment(path: Path, round: int) -> str | None:
+    """Write down that a run is played here from after `round` on; return a warning if it began elsewhere.
+
+    The file holds a list: an entry for each change of environment, with the rounds done before it.
+
+    Args:
+        path: environment.json, in the folder of the run.
+        round: rounds done so far, those of the checkpoint.
+
+    Returns:
+        One sentence, or None if the environment is the one before, or the first.
+
+    Raises:
+        FolderError: the file cannot be read or written.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "environment.json"
+        >>> record_environment(path, 0), record_environment(path, 5)
+        (None, None)
+        >>> _ = path.write_text(path.read_text().replace(torch.__version__, "1.0"))
+        >>> record_environment(path, 5).partition(" (")[0]
+        'the rounds so far were played elsewhere'
+    """
+    here = environment()
+    with speaking("read", path.parent):
+        known = _entries(path)
+    entries = [entry for entry in known if entry["round"] < round]  # what the others played is played again
+    before = {key: entries[-1].get(key) for key in here} if entries else here
+    if not entries or before != here:
+        entries.append({"round": round} | here)
+    if entries != known:
+        text = ",\n ".join(map(json.dumps, entries))
+        with speaking("write to", path.parent):
+            write_atomically(path, f"[{text}]\n".encode())
+    if before == here:
+        return None
+    differ = [key for key in here if before[key] != here[key]]
+    changes = "; ".join(f"{key}: {before[key]} there, {here[key]} here" for key in differ)
+    return (
+        f"the rounds so far were played elsewhere ({printable(changes)}): the run goes on, but may differ "
+        "in its last bits from one that is played in one place"
+    )
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The entries of the file; none if it is not there or none of ours."""
+    try:
+        entries = parse_json(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return []
+    good = isinstance(entries, list) and all(
+        isinstance(entry, dict) and type(entry.get("round")) is int for entry in entries
+    )
+    return entries if good else []

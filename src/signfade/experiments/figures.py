@@ -1,0 +1,149 @@
+"""Figures: training curves, the cell, its SNRs, and errors against the SNR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+from numpy.typing import ArrayLike
+
+from signfade.experiments.panels import curves, draw_line, panels, scale_vertical
+from signfade.experiments.style import (
+    GRID,
+    INK,
+    MUTED,
+    SERIES,
+    figure_style,
+    line_style,
+    named_styles,
+    save_figure,
+)
+
+__all__ = ["cell_map", "curves", "mse_curves", "panels", "save_figure", "snr_histogram"]
+
+
+def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Figure:
+    """Return a map of the cell: the base station, its users, and the mean SNR of each as a colour.
+
+    Args:
+        positions_km: `[K, 2]`, the base station being at the origin.
+        snr_db: `[K]`, mean SNR of each user.
+        radius_km: of the cell.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> cell_map([[0.2, 0.1], [-0.5, 0.3]], [20.0, 9.0], 1.0).axes[0].get_xlabel()
+        'km'
+    """
+    positions, snr = np.asarray(positions_km, dtype=float), np.asarray(snr_db, dtype=float)
+    if positions.ndim != 2 or positions.shape[1] != 2 or snr.shape != positions.shape[:1]:
+        got = f"{list(positions.shape)} and {list(snr.shape)}"
+        raise ValueError(f"positions_km must have shape [K, 2] and snr_db [K]; got {got}")
+    with figure_style():
+        figure = Figure((5.2, 4.4), layout="constrained")
+        ax = figure.add_subplot(aspect="equal")
+        ax.add_patch(Circle((0, 0), radius_km, fill=False, edgecolor=MUTED, linewidth=0.8))
+        for part in (1 / 3, 2 / 3):
+            ax.add_patch(Circle((0, 0), radius_km * part, fill=False, edgecolor=GRID, linewidth=0.7))
+        low, high = (
+            np.percentile(snr, (5, 95)) if len(snr) else (0.0, 1.0)
+        )  # one user at the mast is no scale
+        dots = ax.scatter(
+            positions[:, 0],
+            positions[:, 1],
+            c=snr,
+            cmap="cividis",
+            vmin=low,
+            vmax=high,
+            s=34,
+            edgecolors=INK,
+            linewidths=0.5,
+            zorder=3,
+        )
+        ax.plot(0, 0, marker="^", color=SERIES[1], markersize=8, linestyle="none", label="base station")
+        reach = radius_km * 1.06
+        ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="km", ylabel="km")
+        ax.grid(visible=False)
+        ax.set_title(f"{len(snr)} users")
+        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, handletextpad=0.1)
+        bar = figure.colorbar(dots, ax=ax, shrink=0.8, extend="both", label="mean SNR (dB)")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def snr_histogram(snr_db: ArrayLike, label: str = "instantaneous SNR (dB)") -> Figure:
+    """Return a histogram of SNRs, with their 5th, 50th and 95th percentile.
+
+    Args:
+        snr_db: any shape; values that are not finite are left out.
+        label: of the axis.
+
+    Raises:
+        ValueError: nothing finite to show.
+    """
+    values = np.asarray(snr_db, dtype=float).ravel()
+    values = values[np.isfinite(values)]
+    if not len(values):
+        raise ValueError("snr_db must hold at least one finite value; got none")
+    marks = np.percentile(values, (5, 50, 95))
+    with figure_style():
+        figure = Figure((5.6, 3.2), layout="constrained")
+        ax = figure.add_subplot()
+        bins = int(np.clip(np.sqrt(len(values)) * 1.5, 8, 60))
+        weights = np.full(len(values), 100 / len(values))
+        ax.hist(
+            values, bins=bins, weights=weights, color=line_style(0).color, edgecolor="white", linewidth=0.5
+        )
+        ax.set(xlabel=label, ylabel="share (%)")
+        ax.grid(visible=False, axis="x")
+        ax.margins(y=0.12)
+        for mark in marks:
+            ax.axvline(mark, color=INK, linewidth=0.9, dashes=(3, 2))
+        words = (f"{name} {mark:.1f} dB" for name, mark in zip(("5 %:", "median:", "95 %:"), marks))
+        ax.set_title("     ".join(words).replace("-", "−"), fontsize=9, fontweight="normal")
+    return figure
+
+
+def mse_curves(
+    snr_db: ArrayLike,
+    values: Mapping[str, ArrayLike],
+    label: str = "mean squared error / variance",
+    across: str = "SNR (dB)",
+) -> Figure:
+    """Return errors against the SNR, one line a rule; 1 is the error of guessing the mean.
+
+    Args:
+        snr_db: `[N]`.
+        values: label -> `[N]`.
+        label: of the vertical axis.
+        across: label of the horizontal axis.
+
+    Raises:
+        ValueError: a curve of another length.
+
+    Example:
+        >>> [line.get_label() for line in mse_curves([0, 10], {"sbfl": [0.65, 0.4]}).axes[0].get_lines()]
+        ['sbfl', '_guess']
+    """
+    snr = np.asarray(snr_db, dtype=float)
+    with figure_style():
+        figure = Figure((6.4, 3.8), layout="constrained")
+        ax = figure.add_subplot()
+        finite = []
+        for style, (name, one) in zip(named_styles(list(values)), values.items()):
+            curve = np.asarray(one, dtype=float)
+            if curve.shape != snr.shape:
+                raise ValueError(
+                    f"values[{name!r}] must have shape {list(snr.shape)}; got {list(curve.shape)}"
+                )
+            draw_line(ax, snr, curve, style, name)
+            finite.append(curve[np.isfinite(curve)])
+        scale_vertical(ax, np.concatenate(finite) if finite else np.ones(1), span=5)
+        ax.axhline(1.0, color=MUTED, linewidth=0.8, label="_guess", zorder=1)
+        ax.set(xlabel=across, ylabel=label)
+        figure.legend(loc="outside right upper", handlelength=3.2)
+    return figure

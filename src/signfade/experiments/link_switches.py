@@ -1,0 +1,173 @@
+"""What the switches of the radio do to the links of a run, in sentences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from signfade.experiments.config import ConfigError
+from signfade.server import AGGREGATORS
+from signfade.settings import CellSettings, MethodSettings, RunSettings
+from signfade.theory.mse import kappa_of, mse_faded
+from signfade.theory.outage import block_error_faded
+from signfade.theory.pilots import PilotRule, pilot_mse
+from signfade.theory.quadrature import fading_nodes
+
+__all__ = ["air_error", "bit_errors", "path_loss_note", "switch_notes"]
+
+Array = NDArray[np.float64]
+
+_LEVELS = 50  # in a larger cell, as many quantiles of the devices' mean SNRs stand for all
+_AIR_ROUNDS, _AIR_COORDINATES = 50, 2000  # tell an error to about a hundredth of itself
+
+
+def bit_errors(mean_snr: Array, cell: CellSettings) -> float:
+    """Return the share of bits whose sign arrives wrong, `E[Q(sqrt(gamma))]`, over devices and fading.
+
+    Example:
+        >>> round(bit_errors(np.array([1.0]), CellSettings(fading="none")), 4)
+        0.1587
+    """
+    power, weight = fading_nodes(cell.fading, cell.rician_k)
+    return float(np.mean(special.ndtr(-np.sqrt(mean_snr[:, None] * power)) @ weight))
+
+
+def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
+    """Return a sentence where the path loss leaves the ranges it was measured in, none where it does not.
+
+    Args:
+        cell: Section `cell` of the configuration.
+        positions_km: Places of the devices, `[K, 2]`.
+
+    Example:
+        >>> path_loss_note(CellSettings(), np.array([[0.5, 0.0], [2.0, 0.0]]))
+        ['Path loss: COST-231 Hata was measured at distances of 1 to 20 km; 1 of 2 devices stands elsewhere.']
+    """
+    import torch
+
+    from signfade.uplink.pathloss import outside_validity
+
+    distance = np.hypot(*positions_km.T)
+    place = (cell.carrier_mhz, cell.base_m, cell.user_m)
+    found = outside_validity(torch.ones(1), *place)
+    notes = []
+    if elsewhere := int(((distance < 1) | (distance > 20)).sum()):
+        stand = "stands" if elsewhere == 1 else "stand"
+        notes.append(
+            "Path loss: COST-231 Hata was measured at distances of 1 to 20 km; "
+            f"{elsewhere} of {len(distance)} devices {stand} elsewhere."
+        )
+    if found:
+        notes.append(f"Path loss: COST-231 Hata is extrapolated in cell.{', cell.'.join(found)}.")
+    return notes
+
+
+def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array | None = None) -> list[str]:
+    """Return what the errors of known links leave out, a sentence for each switch that is thrown.
+
+    Args:
+        settings: The run's.
+        mean_snr_db: Mean SNR of a bit of its devices, `[K]`.
+        faded_snr_db: The same with the fading of some rounds, `[T, K]`, for the error over the air.
+
+    Raises:
+        ConfigError: The scalars do not fit into the codeword.
+
+    Example:
+        >>> from signfade.experiments.config import load
+        >>> switch_notes(load(None, ["cell.side_info=coded", "method.side_bits=4"]), np.array([10.0]))
+        ['Scalars: 15 % of the codewords (128 bits, 4 bits a scalar) are lost.']
+    """
+    cell, method = settings.cell, settings.method
+    if len(mean_snr_db) > _LEVELS:
+        mean_snr_db = np.quantile(mean_snr_db, (np.arange(_LEVELS) + 0.5) / _LEVELS)
+    snr = 10 ** (mean_snr_db / 10)
+    notes = []
+    if cell.modulation == "qpsk":
+        notes.append("Two bits a symbol: SNRs are those of a bit, 3 dB below the symbol's.")
+    if cell.csi == "pilot" and method.aggregator != "ideal":
+        notes.append(_pilots(cell, method, snr))
+    if cell.side_info == "coded" and AGGREGATORS.find(method.aggregator).sends_scalars:
+        notes.append(_scalars(cell, method, snr))
+    if cell.access == "over_the_air" and faded_snr_db is not None and method.aggregator != "ideal":
+        notes.append(_air(settings, faded_snr_db))
+    return notes
+
+
+def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
+    rule: PilotRule = "blmmse" if method.aggregator == "blmmse" else "sbfl"
+    kind = {"fading": cell.fading, "rician_k": cell.rician_k, "family": method.family}
+    heard = cell.pilots * (2 if cell.modulation == "qpsk" else 1)  # a pilot has the power of a symbol
+    found = np.mean(pilot_mse(rule, snr, heard, use=cell.csi_error, **kind))  # type: ignore[arg-type]
+    known = np.mean(mse_faded(rule, snr, **kind))  # type: ignore[arg-type]
+    many = "1 pilot" if cell.pilots == 1 else f"{cell.pilots} pilots"
+    return f"Gains: with {many} ({cell.csi_error}) the error of {rule} is {found:.3f}, if known {known:.3f}."
+
+
+def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
+    from signfade.uplink.coded_scalars import make_code
+
+    if method.scales == "layer":
+        return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."
+    bits = 2 * (method.side_bits or 32)
+    try:
+        code = make_code(cell, bits)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    lost = block_error_faded(snr, bits + cell.code_check, code.length, cell.fading, cell.rician_k)
+    share = f"{100 * np.mean(lost):.0f} %"
+    return f"Scalars: {share} of the codewords ({code.length} bits, {bits // 2} bits a scalar) are lost."
+
+
+def _air(settings: RunSettings, faded_snr_db: Array) -> str:
+    cell, rule, devices = settings.cell, settings.method.aggregator, settings.data.devices
+    heard = f"{cell.precoding}, {'once' if cell.repeats == 1 else f'{cell.repeats} times'}"
+    error = air_error(settings, 10 ** (faded_snr_db[:_AIR_ROUNDS] / 10))
+    return (
+        f"Over the air ({heard}) the error of {rule} is {error:.3f}; "
+        f"channel uses a coordinate: {cell.repeats}, one device at a time {devices}."
+    )
+
+
+def air_error(settings: RunSettings, snr: Array) -> float:
+    """Return the error of the sum read over the air, over its variance, of independent devices alike.
+
+    Signs are drawn, and the rule is tried on them; what a sign leaves open of its gradient is added by
+    formula. A vote is judged after the best scaling.
+
+    Args:
+        settings: The run's.
+        snr: SNR of each device in each round, `[T, K]`.
+    """
+    import torch
+
+    from signfade.device.bits import sign
+    from signfade.keys import generator
+    from signfade.server import over_the_air, superposed_vote
+    from signfade.uplink import align
+
+    cell, rule = settings.cell, settings.method.aggregator
+    kappa, devices = float(kappa_of(1.0, settings.method.family)), snr.shape[1]
+    level = None if cell.inversion_db is None else 10 ** (cell.inversion_db / 20)
+    zero, scale = torch.zeros(devices).double(), torch.full((devices,), kappa).double()
+    product, power = [], []
+    for t, one in enumerate(snr):
+        draw = torch.from_numpy(generator(0, "prediction", t).normal(size=(devices + 1, _AIR_COORDINATES)))
+        signs = sign(draw[:-1])
+        gain, noise = torch.from_numpy(np.sqrt(one)), torch.ones(devices).double()
+        amplitude = align(gain, noise, cell.precoding, level, cell.repeats)
+        y = amplitude @ signs + draw[-1] / math.sqrt(cell.repeats)
+        if rule == "signsgd":
+            read = superposed_vote(y)
+        else:
+            how = "gaussian" if rule == "blmmse" else "auto"
+            read = over_the_air(y, amplitude, 1 / cell.repeats, zero, scale, method=how)  # type: ignore[arg-type]
+        product.append(float((kappa * signs.sum(dim=0) * read).mean()) / devices)
+        power.append(float(read.square().mean()) / devices)
+    explained, size = np.array(product), np.array(power)
+    if rule == "signsgd":
+        return float(np.mean(1 - explained**2 / size))
+    return float(np.mean(1 - 2 * explained + size))

@@ -1,0 +1,232 @@
+"""How figures look: one palette that colour-blind readers can tell apart, and files of reproducible bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from signfade.experiments.folder import FolderError, why
+
+__all__ = [
+    "GRID",
+    "INK",
+    "MUTED",
+    "PLACES",
+    "SERIES",
+    "LineStyle",
+    "figure_style",
+    "inline_svg",
+    "line_style",
+    "named_styles",
+    "save_figure",
+    "swatch_svg",
+]
+
+INK = "#1d2329"
+MUTED = "#6b737c"
+GRID = "#dfe3e7"
+# Okabe and Ito's colours, the ones that show on white first; their yellow does not and is left out
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--rule)"} | {
+    color: f"var(--s{index})" for index, color in enumerate(SERIES)
+}
+_DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (5, 1.6),
+    (5, 1.4, 1.2, 1.4),
+    (2.4, 1.2),
+    (7, 1.4, 2.4, 1.4),
+    (3, 2.6),
+)
+_MARKERS = "osD^vPX"
+# The same method has the same line in every figure, table and report: its index for `line_style`.
+PLACES = {"signsgd": 0, "sbfl": 1, "corrected": 1, "rotated-sbfl": 2, "best": 3}
+_STYLE: Any = {  # Any: matplotlib's stubs know its keys only as literals
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.parse_math": False,  # a label may hold a dollar
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.02,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "signfade",
+}
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Colour, dashes (in line widths; none is solid) and marker of one method: each alone tells it apart."""
+
+    color: str
+    dashes: tuple[float, ...]
+    marker: str
+
+
+def line_style(index: int, *, bound: bool = False) -> LineStyle:
+    """Return the style of the method with this index; a bound is drawn in grey dots.
+
+    Example:
+        >>> line_style(0).color, line_style(1).dashes, line_style(0, bound=True).color == MUTED
+        ('#0072b2', (5, 1.6), True)
+    """
+    if bound:
+        return LineStyle(MUTED, (1.2, 1.4), "")
+    turn = index // len(SERIES)  # a colour that comes again has other dashes
+    return LineStyle(
+        SERIES[index % len(SERIES)], _DASHES[(index + turn) % len(_DASHES)], _MARKERS[index % len(_MARKERS)]
+    )
+
+
+def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
+    """Return a style for each name: its own if it is a known method, else the next one that is free.
+
+    Free are first the styles that no method owns, then those whose methods are not drawn. The second of two
+    equal methods, such as one rule with two steps, is treated as an unknown one.
+
+    Args:
+        names: what is drawn, in order; None for what needs no line of its own.
+
+    Example:
+        >>> [style.color for style in named_styles(["mine", "best", "signsgd"])]
+        ['#e69f00', '#cc79a7', '#0072b2']
+    """
+    drawn = frozenset(PLACES[name] for name in names if name in PLACES)
+    owned_last = sorted(range(len(SERIES)), key=lambda place: place in PLACES.values())
+    free = (place for place in chain(owned_last, count(len(SERIES))) if place not in drawn)
+    given: set[int] = set()
+    styles = []
+    for name in names:
+        place = PLACES.get(name or "")
+        if place is None or place in given:
+            place = 0 if name is None else next(free)
+        else:
+            given.add(place)
+        styles.append(line_style(place))
+    return styles
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw in our style inside, leave matplotlib's settings as they were outside."""
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def save_figure(figure: Figure, stem: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Save a figure under `stem` + its suffixes, without dates, so that equal figures are equal files.
+
+    Args:
+        figure: from one of our functions.
+        stem: path without suffix; its folder is made.
+        formats: what matplotlib can write.
+
+    Returns:
+        The paths written.
+
+    Raises:
+        FolderError: the place cannot be written to.
+    """
+    stem = Path(stem)
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in formats]
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, path in zip(formats, paths):
+            metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}.get(
+                suffix
+            )
+            with figure_style():
+                figure.savefig(path, format=suffix, metadata=metadata)
+    except OSError as error:
+        raise FolderError(f"cannot write the figure {paths[0]}: {why(error)}") from error
+    return paths
+
+
+def inline_svg(figure: Figure, name: str, description: str) -> str:
+    """Return a figure as an `<svg>` element for a page: no ids that clash, the page's font and its colours.
+
+    Our colours become CSS variables (`--ink`, `--muted`, `--rule`, `--s0`, `--s1`, ...), so that a page can
+    show the same figure on white and on black.
+
+    Args:
+        figure: from one of our functions.
+        name: prefix of its ids, unique in the page.
+        description: what it shows, for those who cannot see it; escaped by the caller.
+    """
+    buffer = io.StringIO()
+    with figure_style(), mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
+    svg = re.sub(r"<[^>]*>", lambda tag: _LONG.sub(_shorter, tag[0]), svg)  # not the numbers people read
+    svg = re.sub(r"font: (bold )?([\d.]+)px [^;\"]*", r"font: \1\2px var(--sans)", svg)
+    used = set(re.findall(r"(?:#)([\w-]+)(?=[\")])", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, variable)
+    box = re.search(r'viewBox="[^"]*"', svg)
+    head = f'<svg {box[0] if box else ""} role="img" aria-label="{description}">'
+    return head + svg[svg.index(">") + 1 :].strip()
+
+
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+
+
+def _shorter(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+
+_MARKER_PATHS = {
+    "o": "M16.6 6a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0Z",
+    "s": "M16.8 2.8h6.4v6.4h-6.4Z",
+    "D": "M20 1.6 24.4 6 20 10.4 15.6 6Z",
+    "^": "M20 2 24 9.4H16Z",
+    "v": "M20 10 24 2.6H16Z",
+    "P": "M18.6 2h2.8v2.6H24v2.8h-2.6V10h-2.8V7.4H16V4.6h2.6Z",
+    "X": "M16 3.4 17.4 2 20 4.6 22.6 2 24 3.4 21.4 6 24 8.6 22.6 10 20 7.4 17.4 10 16 8.6 18.6 6Z",
+}
+
+
+def swatch_svg(style: LineStyle) -> str:
+    """Return a short piece of a line as an `<svg>` element, for the legend of a page."""
+    color = _VARIABLES[style.color]
+    dashes = " ".join(f"{2 * length:g}" for length in style.dashes)
+    line = f'<path d="M1 6H39" stroke="{color}" stroke-width="2" stroke-dasharray="{dashes or "none"}"/>'
+    marker = f'<path d="{_MARKER_PATHS[style.marker]}" fill="{color}"/>' if style.marker else ""
+    return f'<svg class="swatch" viewBox="0 0 40 12" aria-hidden="true">{line}{marker}</svg>'

@@ -1,0 +1,122 @@
+"""Settings written as TOML: equal settings give equal bytes, and reading them gives the settings back."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from signfade.settings import RunSettings
+
+__all__ = ["flatten", "parse_toml", "to_toml", "toml_value"]
+
+_DEPTH = 16  # tables and lists in one another; settings need four
+
+
+def toml_value(value: Any) -> str:
+    """Return one value as TOML writes it.
+
+    Example:
+        >>> toml_value([1, 0.5]), toml_value(True), toml_value('say "hi"')
+        ('[1, 0.5]', 'true', '"say \\\\"hi\\\\""')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped as well.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    raise ValueError(f"value must be a number, a string, true, false or a list of them; got {value!r}")
+
+
+def _choices(field: FieldInfo) -> str:
+    """The words that a key takes, unless its description names them all."""
+    words = [word for word in get_args(field.annotation) if isinstance(word, str)]
+    named = field.description or ""
+    return "" if all(word in named for word in words) else f"; one of {', '.join(words)}"
+
+
+def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
+    told = f"{field.description or ''}{_choices(field)}" if comments else ""
+    lines = [f"# {line}" for line in textwrap.wrap(told, 96, break_long_words=False, break_on_hyphens=False)]
+    if value is not None:
+        return [*lines, f"{name} = {toml_value(value)}"]
+    if field.default is not None:  # null is not the default, so it has to be said, by its word
+        return [*lines, f'{name} = "none"']
+    return [*lines, f'# {name} = "none"'] if comments else []
+
+
+def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
+    """Return all settings, defaults included, as TOML; what is not set is left out.
+
+    Args:
+        settings: a run's settings.
+        comments: whether descriptions are written above the keys, and keys without a value commented out.
+
+    Example:
+        >>> print(to_toml(RunSettings(seed=3)).splitlines()[1])
+        seed = 3
+    """
+    heads: list[str] = []
+    sections: list[str] = []
+    for name, field in RunSettings.model_fields.items():
+        value = getattr(settings, name)
+        if name == "variants":
+            continue
+        if isinstance(value, BaseModel):
+            told = (type(value).__doc__ or "").strip()
+            head = f"[{name}]  # {told}" if comments and told else f"[{name}]"
+            sections += ["", head]
+            for inner, info in type(value).model_fields.items():
+                sections += _line(inner, info, getattr(value, inner), comments)
+        else:
+            heads += _line(name, field, value, comments)
+    for variant, table in settings.variants.items():
+        sections += ["", f"[variants.{toml_value(variant)}]"]
+        sections += [f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items()]
+    return "\n".join(heads + sections) + "\n"
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one table of dotted keys.
+
+    Example:
+        >>> flatten({"seed": 1, "server": {"step": 0.01}})
+        {'seed': 1, 'server.learning_rate': 0.01}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Raises:
+        tomllib.TOMLDecodeError: it is no TOML, or nested too deeply for settings.
+
+    Example:
+        >>> parse_toml("a = " + "[" * 100_000)
+        Traceback (most recent call last):
+        tomllib.TOMLDecodeError: nested too deeply
+    """
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
+    level: list[Any] = [tree]
+    for _ in range(_DEPTH):
+        parts = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
+    if level:
+        raise tomllib.TOMLDecodeError("nested too deeply")
+    return tree

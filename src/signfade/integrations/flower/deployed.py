@@ -1,0 +1,101 @@
+"""The Flower app that `signfade deploy` submits: every node is one device of the simulator's own task."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from signfade.experiments.config import resolve
+from signfade.integrations.flower.device import Local, answer, device_number
+from signfade.integrations.flower.layout import Buffers, Layout, Start
+from signfade.integrations.flower.strategy import OneBitStrategy
+from signfade.integrations.flower.wire import Order
+from signfade.settings import RunSettings
+from signfade.simulation.task import Task
+from signfade.simulation.tasks import make_task
+
+__all__ = ["PID_FILE", "client_app", "evaluation", "server_app", "train_on"]
+
+# What the simulator calls shares are sent as whole numbers of samples; only their ratios matter.
+_ALL_SAMPLES = 1 << 48
+PID_FILE = "server.pid"
+
+client_app = ClientApp()
+server_app = ServerApp()
+
+
+def _settings(context: Context) -> RunSettings:
+    return resolve(tomllib.loads(str(context.run_config["settings"])))
+
+
+@client_app.train()
+def _train(message: Message, context: Context) -> Message:
+    torch.set_num_threads(1)
+    return train_on(message, context, _settings(context))
+
+
+def train_on(message: Message, context: Context, settings: RunSettings, task: Task | None = None) -> Message:
+    """Answer for the device whose number the node's configuration has.
+
+    Args:
+        message: From the strategy.
+        context: The node's.
+        settings: All of the run.
+        task: Made from the settings if None.
+    """
+    device = device_number(context)
+    if device >= settings.data.devices:
+        raise ValueError(
+            f"partition-id must be less than data.devices, {settings.data.devices}; got {device}"
+        )
+    own = make_task(settings) if task is None else task
+
+    def compute(weights: Tensor, buffers: Buffers, order: Order) -> Local:
+        own.restore(buffers)
+        local = own.local_gradients(weights, np.array([device]), order.round)
+        own.end_round()
+        return Local(local.gradients[0], float(local.losses[0]), dict(own.state()))
+
+    samples = max(1, round(float(own.shares[device]) * _ALL_SAMPLES))
+    return answer(message, context, Layout.of_task(own), compute, device=device, examples=samples)
+
+
+@server_app.main()
+def _main(grid: Grid, context: Context) -> None:
+    settings = _settings(context)
+    folder = Path(str(context.run_config["folder"]))
+    (folder / "flower" / PID_FILE).write_text(f"{os.getpid()}\n")
+    torch.set_num_threads(1)
+    task = make_task(settings)
+    timeout, deadline = (float(context.run_config[name]) for name in ("timeout", "deadline"))
+    strategy = OneBitStrategy(
+        settings,
+        Start.of_task(task),
+        folder=folder,
+        connect_timeout=max(timeout, 180.0),
+        quorum=float(context.run_config["quorum"]),
+        deadline=None if deadline < 0 else deadline,
+        remember_keys=bool(context.run_config["remember-keys"]),
+    )
+    strategy.start(grid, timeout=timeout, evaluate_fn=evaluation(task))
+
+
+def evaluation(task: Task) -> Callable[[int, ArrayRecord], MetricRecord]:
+    """Return what looks at a model on the server: the task's own test set."""
+    layout = Layout.of_task(task)
+
+    def look(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        task.restore(layout.read_buffers(arrays))
+        found = task.evaluate(layout.weights(arrays))._asdict()
+        return MetricRecord({name: value for name, value in found.items() if value is not None})
+
+    return look

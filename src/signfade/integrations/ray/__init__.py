@@ -1,0 +1,1 @@
+"""Runs and shards on a Ray cluster."""

@@ -1,0 +1,284 @@
+"""Many runs on a Ray cluster: a task a run, one thread each, one copy of the data a machine.
+
+All machines must see the folder of the runs, under the same path: there a run keeps its metrics and its
+checkpoints, and there its progress is read. So a run whose worker dies goes on wherever there is room.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from signfade import __version__
+from signfade.data import Dataset, load
+from signfade.experiments.metrics import parse_json
+from signfade.experiments.train import Interrupted, PlannedRun, RunFailed, train
+from signfade.experiments.workers.events import OnEvent, Outcome
+from signfade.experiments.workers.job_queue import Ledger, hearing
+from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key
+from signfade.simulation.allocator import tune_allocator
+from signfade.simulation.tasks import make_task
+
+__all__ = ["cluster", "data_parts", "dataset_of", "play"]
+
+_LOOK = 0.5  # seconds between two looks at the runs' progress
+_STORE = 1 << 28  # bytes of a local cluster's object store, besides the data sets
+
+
+def play(
+    runs: Sequence[PlannedRun],
+    jobs: int | None = None,
+    *,
+    on_event: OnEvent | None = None,
+    address: str | None = None,
+) -> Outcome:
+    """Play runs, each in its folder, on a Ray cluster; otherwise as `run_pool.play` does.
+
+    Args:
+        runs: settings and folder of each; folders differ, and all machines see them.
+        jobs: runs at a time; None takes as many as the cluster has cores.
+        on_event: told, in the caller's thread, whatever happens; of the rounds, not every one.
+        address: of the cluster, as `ray.init` takes it; None starts one on this machine and ends it.
+
+    Returns:
+        Which runs are finished, and why the others are not.
+
+    Raises:
+        ValueError: Ray is not installed or not there, or a folder holds another run.
+        Interrupted: SIGINT or SIGTERM; each run is saved.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be 1 or more; got {jobs}")
+    ledger = Ledger(runs, on_event)
+    if ledger.waiting:
+        data = _load_all(ledger)
+        size = sum(array.nbytes for arrays in data.values() for array in arrays["arrays"].values())
+        with cluster(address, jobs, _STORE + 2 * size) as ray:
+            most = int(ray.cluster_resources().get("CPU", 1))
+            _Tasks(ray, ledger, jobs or most, data).run()
+    return ledger.outcome()
+
+
+@contextmanager
+def cluster(address: str | None, cores: int | None, store: int) -> Iterator[ModuleType]:
+    """Have a Ray cluster meanwhile: the caller's own if there is one, the one at `address`, or a new one.
+
+    Args:
+        address: as `ray.init` takes it; None starts a cluster on this machine.
+        cores: of a new cluster; None takes those of the machine.
+        store: bytes of the object store of a new cluster.
+
+    Raises:
+        ValueError: Ray is not installed, or there is no cluster at the address, or another one in use.
+        RunFailed: a new one does not come up.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray 2.5x warns at every start
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("the engine ray needs Ray; install signfade[ray]") from error
+    if ray.is_initialized():
+        if address is not None:
+            raise ValueError(f"this process has a Ray cluster already; leave out the address {address!r}")
+        yield ray
+        return
+    with hearing(lambda: None):  # Ray takes SIGTERM for itself and does not give it back
+        _start(ray, address, cores, store)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _start(ray: ModuleType, address: str | None, cores: int | None, store: int) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is not None:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            if colon and port.isdecimal():  # Ray itself would try for five minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
+            ray.init(address, **quiet)
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
+            raise ValueError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from error
+        return
+    new: dict[str, Any] = {"num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
+    new["_system_config"] = {"worker_niceness": 0}  # as nice as we are, not 15 more
+    for attempt in (1, 2):  # it has 30 seconds to come up, which a busy machine may need twice
+        try:
+            ray.init("local", **new, **quiet)
+            return
+        except Exception as error:  # Ray raises just that
+            ray.shutdown()
+            if attempt == 2:
+                raise RunFailed(f"no Ray cluster can be started here: {error}") from error
+
+
+def _load_all(ledger: Ledger) -> dict[DataKey, dict[str, Any]]:
+    """Every data set that the runs name; one that cannot be loaded is left for its runs to tell."""
+    found: dict[DataKey, dict[str, Any]] = {}
+    for key in dict.fromkeys(data_key(ledger.runs[index].settings) for index in ledger.waiting):
+        if key is None:
+            continue
+        with suppress(ValueError):
+            found[key] = data_parts(load(*key))
+    return found
+
+
+def data_parts(dataset: Dataset) -> dict[str, Any]:
+    """Return a data set as arrays, which Ray keeps once a machine."""
+    arrays = {part: getattr(dataset, part).numpy() for part in PARTS}
+    return {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
+
+
+class _Tasks:
+    """Which task plays what."""
+
+    def __init__(
+        self, ray: ModuleType, ledger: Ledger, jobs: int, data: dict[DataKey, dict[str, Any]]
+    ) -> None:
+        self._ray, self._ledger, self._jobs = ray, ledger, jobs
+        self._data = {key: ray.put(parts) for key, parts in data.items()}
+        self._task = ray.remote(num_cpus=1, max_retries=0, max_calls=0)(_play)
+        self._running: dict[Any, int] = {}
+        self._done: dict[int, int] = {}  # rounds, as last seen
+        self._asked = 0
+
+    def _ask(self) -> None:
+        self._asked += 1
+
+    def run(self) -> None:
+        """Play all that is waiting."""
+        ledger = self._ledger
+        home = Path(os.path.commonpath([run.folder.absolute().parent for run in ledger.runs]))
+        with hearing(self._ask), _beacon(home) as beacon:
+            while self._running or (ledger.waiting and not ledger.asked):
+                while ledger.waiting and len(self._running) < self._jobs and not ledger.asked:
+                    index = ledger.next()
+                    run = ledger.runs[index]
+                    key = data_key(run.settings)
+                    planned = PlannedRun(run.settings, run.folder.absolute())
+                    reference = self._task.remote(
+                        planned,
+                        None if key is None else self._data.get(key),
+                        beacon,
+                        os.getcwd(),
+                        __version__,
+                    )
+                    self._running[reference] = index
+                ready, _ = self._ray.wait(list(self._running), timeout=_LOOK)
+                for reference in ready:
+                    self._take(reference)
+                self._look()
+                if self._asked > ledger.asked:
+                    self._stop()
+
+    def _take(self, reference: Any) -> None:
+        """Deal with a task that has ended."""
+        errors = self._ray.exceptions
+        index = self._running.pop(reference)
+        try:
+            kind, text, notes = self._ray.get(reference)
+        except (errors.TaskCancelledError, errors.RayTaskError) as error:
+            stopped = isinstance(error, errors.TaskCancelledError) or self._ledger.asked
+            reason = str(error).strip().splitlines()[-1]
+            self._ledger.settle(index, "interrupted" if stopped else "failed", reason)
+        except errors.RayError as error:  # its process, its machine or its memory is gone
+            self._ledger.died(index, f"died ({type(error).__name__})")
+        else:
+            for note in notes:
+                self._ledger.note(index, note)
+            self._ledger.settle(index, kind, text)
+
+    def _look(self) -> None:
+        """Tell of new rounds, as far as they are written."""
+        for index in self._running.values():
+            record = _last_record(self._ledger.runs[index].folder)
+            if record is not None and record["round"] != self._done.get(index):
+                self._done[index] = record["round"]
+                self._ledger.round(index, record)
+
+    def _stop(self) -> None:
+        """Somebody asked: the rounds in hand are finished and saved. Asked again: not even that."""
+        self._ledger.asked = self._asked
+        for reference in self._running:
+            self._ray.cancel(reference, force=self._asked > 1)
+
+
+@contextmanager
+def _beacon(folder: Path) -> Iterator[Path]:
+    """Put up a file by which other machines can tell that they see this folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    beacon = folder / f".signfade-{uuid.uuid4().hex}"
+    beacon.touch()
+    try:
+        yield beacon
+    finally:
+        beacon.unlink(missing_ok=True)
+
+
+def _last_record(folder: Path) -> dict[str, Any] | None:
+    """The last whole line of metrics.jsonl; None where there is none to be read."""
+    with suppress(OSError, ValueError), open(folder / "metrics.jsonl", "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        lines = file.read().split(b"\n")
+        if len(lines) > 1:
+            record: dict[str, Any] = parse_json(lines[-2])
+            record.pop("crc32", None)
+            return record
+    return None
+
+
+def _play(
+    run: PlannedRun, data: dict[str, Any] | None, beacon: Path, home: str, version: str
+) -> tuple[str, str, list[str]]:
+    """Play one run in a worker of the cluster; return how it ended, why, and what was noted."""
+    here = socket.gethostname()
+    if version != __version__:
+        return "refused", f"{here} has signfade {__version__}, not {version}", []
+    if not beacon.exists():
+        return "refused", f"{here} does not see {beacon.parent}; --out must be where all machines see it", []
+    notes: list[str] = []
+    torch.set_num_threads(1)
+    tune_allocator()
+    try:
+        with chdir(home if os.path.isdir(home) else "."):  # where a file.py:function is looked for
+            train(
+                run.settings,
+                run.folder,
+                resume=True,
+                on_note=notes.append,
+                make_task=lambda settings: make_task(settings, 1, dataset_of(data)),
+            )
+    except Interrupted as error:
+        return "interrupted", str(error), notes
+    except RunFailed as error:
+        return "failed", str(error), notes
+    except ValueError as error:
+        return "refused", str(error), notes
+    except Exception as error:  # the other runs have nothing to do with it
+        return "failed", f"{type(error).__name__}: {error}", notes
+    return "finished", "", notes
+
+
+def dataset_of(data: dict[str, Any] | None) -> Dataset | None:
+    """Return the data set over the object store's memory, which is read-only; nobody writes to it."""
+    if data is None:
+        return None
+    arrays: dict[str, NDArray[np.generic]] = data["arrays"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's about memory that cannot be written
+        tensors = {part: torch.from_numpy(array) for part, array in arrays.items()}
+    return Dataset(**tensors, classes=data["classes"], name=data["name"])
