@@ -1,0 +1,71 @@
+"""What a device makes of its gradient before it is sent: one bit per weight, the numbers in full, or your own.
+
+`method.compressor` names an entry. One bit per weight goes over the simulated radio and is read by the
+aggregator. Any other compressor is a digital message that arrives as it was sent; the server adds what it
+decodes, and its error and its bits are measured like everybody's. Your own is `package.module:function` or
+`file.py:function`: a function of the gradients `[k, M]` and one NumPy generator per device that returns what
+the server decodes, `[k, M]`, and the bits that each device sent, one number or `[k]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from signfade.registry import Registry, user_code
+
+__all__ = ["COMPRESSORS", "Compressed", "Compressor"]
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What the server decodes of k devices' gradients, `[k, M]`, and the bits they sent, int64 `[k]`."""
+
+    values: Tensor
+    bits: Tensor
+
+
+Compress = Callable[[Tensor, Sequence[np.random.Generator]], Compressed]
+
+
+@dataclass(frozen=True)
+class Compressor:
+    """One compressor.
+
+    Attributes:
+        help: One line for people.
+        compress: From gradients to what the server decodes; None where bits go over the radio instead.
+    """
+
+    help: str
+    compress: Compress | None = None
+
+
+def _in_full(gradients: Tensor, streams: Sequence[np.random.Generator]) -> Compressed:
+    return Compressed(gradients, torch.full((len(gradients),), 32 * gradients.shape[1]))
+
+
+def _adopt(path: str, function: Callable[..., Any]) -> Compressor:
+    def compress(gradients: Tensor, streams: Sequence[np.random.Generator]) -> Compressed:
+        with user_code(path):
+            values, bits = function(gradients, streams)
+            values, bits = torch.as_tensor(values), torch.as_tensor(bits).to(torch.int64)
+        if values.shape != gradients.shape:
+            raise ValueError(
+                f"{path} must return values of shape {list(gradients.shape)}; got {list(values.shape)}"
+            )
+        if not bool(values.isfinite().all()):
+            raise ValueError(f"{path} returned NaN or infinity")
+        return Compressed(values.to(gradients), bits.expand(len(gradients)))
+
+    return Compressor(f"your own compressor {path}", compress)
+
+
+COMPRESSORS: Registry[Compressor] = Registry("method.compressor", _adopt)
+COMPRESSORS.add("one-bit", Compressor("one bit per weight and two scalars, over the radio"))
+COMPRESSORS.add("none", Compressor("32 bits per weight, without errors", _in_full))
