@@ -206,7 +206,9 @@ def test_vanishing_scales_do_not_let_the_inflated_one_pass(fraction: float) -> N
     """Undefended, or bounded by the lower half's spread, the run ends within five rounds."""
     words = ["attack.kind=scale-collusion", f"attack.fraction={fraction}", "attack.strength=1000"]
     experiment = digits(30, "defence.bound_scales=true", *words)
-    assert experiment.task.evaluate(experiment.weights).accuracy > 0.5
+    accuracy = experiment.task.evaluate(experiment.weights).accuracy
+    assert accuracy is not None
+    assert accuracy > 0.5
     with pytest.raises(RunFailed, match="diverged"):
         digits(30, *words)
 

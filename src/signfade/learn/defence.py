@@ -55,9 +55,13 @@ class Defence:
             _ = received.y  # the rule needs all signals at once, so they may as well be made now
         if self._settings.bound_scales:
             told = (received.layer_mean, received.layer_scale)
-            steps = {"mean_step": self._mean_step, "scale_step": self._scale_step}
-            who = torch.from_numpy(uplink.devices)
-            mean, scale, self._scalars = bound_scalars(self._scalars, *told, who, **steps)
+            mean, scale, self._scalars = bound_scalars(
+                self._scalars,
+                *told,
+                torch.from_numpy(uplink.devices),
+                mean_step=self._mean_step,
+                scale_step=self._scale_step,
+            )
             self.changed = not (torch.equal(mean, told[0]) and torch.equal(scale, told[1]))
             received = received.believed(layer_mean=mean, layer_scale=scale)
         if self.reliability is not None:

@@ -52,7 +52,7 @@ def krum(x: Tensor, attackers: int, chosen: int = 1) -> Tensor:
     if not 1 <= chosen <= devices:
         raise ValueError(f"chosen must be from 1 to {devices}; got {chosen}")
     distance = torch.zeros(devices, devices, dtype=torch.float64)
-    for part in x.split(_CHUNK, dim=1):
+    for part in torch.split(x, _CHUNK, dim=1):
         wide = part.double()
         distance += torch.cdist(wide, wide, compute_mode="donot_use_mm_for_euclid_dist").square()
     distance.fill_diagonal_(torch.inf)
@@ -89,7 +89,7 @@ def trimmed_mean(x: Tensor, attackers: int) -> Tensor:
             f"x must have more than {2 * attackers} devices for {attackers} attackers; got {devices}"
         )
     kept = slice(attackers, devices - attackers)
-    return torch.cat([part.sort(dim=0).values[kept].mean(dim=0) for part in x.split(_CHUNK, dim=1)])
+    return torch.cat([part.sort(dim=0).values[kept].mean(dim=0) for part in torch.split(x, _CHUNK, dim=1)])
 
 
 def coordinate_median(x: Tensor) -> Tensor:
