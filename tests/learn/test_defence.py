@@ -235,3 +235,23 @@ def test_a_median_of_equal_devices_is_their_sum() -> None:
 def test_rules_that_choose_devices_refuse_reliability() -> None:
     with pytest.raises(ValueError, match=r"defence\.reliability must be false with krum"):
         settings(method__aggregator="krum", defence__reliability=True)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        ["attack.kind=ones", "attack.fraction=0.45"],
+        ["attack.kind=random-bits", "attack.collude=true", "attack.fraction=0.3"],
+        [],
+    ],
+)
+def test_defences_cost_less_than_three_points(attack: list[str]) -> None:
+    """A sample of docs/attacks.md: the two attacks that gain most from a defence, and none at all."""
+    both = ["defence.bound_scales=true", "defence.reliability=true"]
+    ends = []
+    for words in ([], both):
+        experiment = digits(70, *attack, *words)
+        looks = [experiment.advance()["test_accuracy"] for _ in range(30)]
+        ends.append(np.mean([look for look in looks if look is not None]))
+    assert ends[1] > ends[0] - 0.03
+    assert ends[0] > 0.8

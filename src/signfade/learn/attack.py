@@ -77,7 +77,7 @@ class Attack:
             scale[rows] = accepted_scale(sent.scale[honest], len(rows)).to(scale)
         for row in rows:
             place = int(np.searchsorted(self.attackers, devices[row]))
-            kind = self._settings.kind
+            kind: str = self._settings.kind
             if kind == "mixed":
                 kind = MIXED_ATTACKS[place % len(MIXED_ATTACKS)]
             self._lie(kind, packed[row], mean[row], scale[row], place, round)
