@@ -246,7 +246,7 @@ def test_rules_that_choose_devices_refuse_reliability() -> None:
     ],
 )
 def test_defences_cost_less_than_three_points(attack: list[str]) -> None:
-    """A sample of docs/attacks.md: the two attacks that gain most from a defence, and none at all."""
+    """A sample of docs/attacks.md: two attacks under which a defence costs most, and none at all."""
     both = ["defence.bound_scales=true", "defence.reliability=true"]
     ends = []
     for words in ([], both):
