@@ -35,13 +35,17 @@ DEFENCES = {
     "median": ["method.aggregator=median"],
 }
 OURS = ("none", "bound", "reliability", "both")
-CNN = ("sign-flip", "ones", "mean-shift")  # after a rotation the last two move one weight, here a filter's
+CNN = (
+    "sign-flip",
+    "ones",
+    "mean-shift, 10",
+)  # after a rotation the last two move one weight, here a filter's
 ATTACKS = {
     "sign-flip": ["attack.kind=sign-flip"],
     "ones": ["attack.kind=ones"],
     "random-bits": ["attack.kind=random-bits"],
     "random-bits, colluding": ["attack.kind=random-bits", "attack.collude=true"],
-    "mean-shift": ["attack.kind=mean-shift"],
+    "mean-shift, 10": ["attack.kind=mean-shift", "attack.strength=10"],
     "scale-inflation, 1000": ["attack.kind=scale-inflation", "attack.strength=1000"],
     "scale-collusion, 1000": ["attack.kind=scale-collusion", "attack.strength=1000"],
     "below-bound": ["attack.kind=below-bound"],

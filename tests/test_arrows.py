@@ -24,7 +24,7 @@ MAY_KNOW = {
     "lab": {"device", "uplink", "server", "theory", "data", "learn"},
     "engines": {"device", "uplink", "server", "theory", "data", "learn", "lab"},
 }
-COMMON = {"_check", "_jit", "keys", "kernels", "settings"}
+COMMON = {"_check", "_text", "_jit", "keys", "kernels", "settings"}
 
 
 def imported(file: Path) -> set[str]:
