@@ -22,7 +22,12 @@ from signfade.learn import Experiment, RunFailed
 GUESS = 0.1
 LOOKS = 4  # at the end, averaged
 MLP = ["rounds=100", "model.name=mlp", "server.step=0.2", "server.schedule=sqrt"]
-METHODS = {"sbfl": MLP, "best": [*MLP, "method.preset=best"], "cnn": []}  # cnn: the example as it is
+ROTATED = ["method.aggregator=sbfl", "method.rotation=hadamard"]
+METHODS = {
+    "sbfl": [*MLP, *ROTATED],
+    "best": [*MLP, "method.preset=best"],
+    "cnn": ["rounds=150", "server.step=3e-2", *ROTATED],
+}
 BOUND, RELY = "defence.bound_scales=true", "defence.reliability=true"
 DEFENCES = {
     "none": [],
@@ -82,9 +87,9 @@ def settings_of(cell: Cell, seed: int) -> list[str]:
     return [*words, f"defence.assumed={assumed}"]
 
 
-def accuracy(words: list[str], config: Path) -> float:
+def accuracy(words: list[str]) -> float:
     """Mean of the last looks at the test set; a guess where the model diverges."""
-    experiment = Experiment(load(config, words))
+    experiment = Experiment(load(None, words))
     looks = []
     try:
         while not experiment.done:
@@ -110,7 +115,7 @@ def play(options: argparse.Namespace) -> dict[str, float]:
     for seed, cell in product(range(options.seeds), cells()):
         if key(cell, seed) in done or (options.fraction and cell[2] not in (0.0, *options.fraction)):
             continue
-        done[key(cell, seed)] = found = accuracy(settings_of(cell, seed), options.config)
+        done[key(cell, seed)] = found = accuracy(settings_of(cell, seed))
         with path.open("a") as file:
             file.write(json.dumps([key(cell, seed), found]) + "\n")
         print(f"{found:.3f}  {cell} {seed}", flush=True)
@@ -143,7 +148,6 @@ def costs(done: dict[str, float], seeds: int) -> list[tuple[float, Cell]]:
 def main() -> None:
     """Play and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, default=Path("examples/digits.toml"))
     parser.add_argument("--out", default="runs/attacks.jsonl")
     parser.add_argument("--page", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
