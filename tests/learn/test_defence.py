@@ -66,7 +66,7 @@ def trust(experiment: Experiment) -> torch.Tensor:
         {},
         {"method__rotation": "hadamard"},
         {"method__preset": "best"},
-        {"method__aggregator": "signsgd", "server__step": 0.05, "rounds": 100},  # bits alone tell less
+        {"method__aggregator": "signsgd", "server__step": 0.05, "rounds": 200},  # bits alone tell less
         {"method__aggregator": "blmmse", "cell__csi": "pilot"},
     ],
 )
@@ -172,8 +172,8 @@ DIGITS = ["rounds=100", "model.name=mlp", "server.step=0.2", "server.schedule=sq
 
 def digits(rounds: int, *words: str, seed: int = 0) -> Experiment:
     """Some rounds of the setting of docs/attacks.md."""
-    example = Path(__file__).parents[2] / "examples" / "digits.toml"
-    experiment = Experiment(load(example, [*DIGITS, f"seed={seed}", *words]))
+    rotated = ["method.aggregator=sbfl", "method.rotation=hadamard"]
+    experiment = Experiment(load(None, [*rotated, *DIGITS, f"seed={seed}", *words]))
     for _ in range(rounds):
         experiment.advance()
     return experiment

@@ -71,6 +71,7 @@ def family_of(settings: RunSettings) -> str:
     """Return a key that two runs share if they differ in nothing but their seed and length.
 
     Example:
+        >>> from signfade.lab.config import load
         >>> short, long = load(None, ["rounds=5", "seed=1"]), load(None, ["rounds=9", "label=x"])
         >>> family_of(short) == family_of(long) != family_of(load(None, ["server.step=1"]))
         True
@@ -83,6 +84,7 @@ def run_name(settings: RunSettings) -> str:
     """Return the name of a run's folder: words for people and a key of all that decides its numbers.
 
     Example:
+        >>> from signfade.lab.config import load
         >>> server = ["server.step=1e-2", "server.momentum=0.9"]
         >>> method = ["label=SBFL, Gaussian", "method.aggregator=sbfl"]
         >>> run_name(load(None, ["data.name=regression", *method, *server]))
