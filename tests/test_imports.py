@@ -25,7 +25,7 @@ MAY_KNOW = {
     "experiments": {"device", "uplink", "server", "theory", "data", "learn", "lab"},
     "engines": {"device", "uplink", "server", "theory", "data", "learn", "lab"},
 }
-COMMON = {"_check", "_jit", "keys", "kernels", "settings"}
+COMMON = {"_check", "_text", "_jit", "keys", "kernels", "settings"}
 
 
 def imported(file: Path) -> set[str]:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from signfade import experiments
+from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.group import Group, Run, group_runs, load_run
-from signfade.experiments.report import write_report
+from signfade.experiments.report import render_report, write_report
+from signfade.experiments.table import comparison, sent_items
+from signfade.experiments.train import train
 from signfade.experiments.words import finding, theory_finding, theory_rows
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -368,3 +371,24 @@ def test_a_run_older_than_a_setting_has_its_default(tmp_path: Path, make_run: An
     )
     (group,) = group_runs([load_run(old), load_run(new)])
     assert group.seeds == 2
+
+
+def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
+    """Of ten coordinates: 10 signs, 64 bits of scalars, 31 bytes and 6 bits of packet, 4 pilots."""
+    for name in ("sbfl", "signsgd"):
+        tree = ["rounds=3", "data.name=gaussian", "data.size=10", "cell.csi=pilot", "cell.pilots=4"]
+        train(load(None, [*tree, f"method.aggregator={name}"]), tmp_path / name)
+    groups = group_runs([load_run(tmp_path / name) for name in ("sbfl", "signsgd")])
+    words = sent_items(groups)
+    assert words.headers == ("method", "all", "signs", "scalars", "header", "pilots")
+    assert words.rows == (
+        ("sbfl", "0.332", "0.010", "0.064", "0.254", "0.004"),
+        ("signsgd", "0.268", "0.010", "0.000", "0.254", "0.004"),
+    )
+    page = render_report(groups)
+    assert "What a device sent (kbit a round)" in page
+    assert '<td data-name="header">0.254</td>' in page
+    rows = comparison(groups)
+    cells = dict(zip(rows.headers, rows.rows[0]))
+    assert cells["uplink per device (Mbit)"] == "0.00100"  # 3 rounds of 332 bits
+    assert cells["signs and scalars alone (Mbit)"] == "0.00022"  # of 74

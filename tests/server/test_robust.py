@@ -169,4 +169,4 @@ def test_mistakes_are_named(
     mean: tuple[int, int], scale: tuple[int, int], options: dict[str, float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        bound_scalars(initial_scalars(3), torch.zeros(mean), torch.ones(scale), **options)
+        bound_scalars(initial_scalars(3), torch.zeros(mean), torch.ones(scale), None, **options)

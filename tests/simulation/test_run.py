@@ -412,7 +412,7 @@ def test_participation_draws_that_many_devices_anew_each_round() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method__aggregator": "median"}, "method.aggregator must be one of ideal, signsgd"),
+        ({"method__aggregator": "mode"}, "method.aggregator must be one of ideal, signsgd"),
         ({"model__name": "transformer"}, "model.name must be"),
         ({"data__devices": 5000}, "devices"),
     ],

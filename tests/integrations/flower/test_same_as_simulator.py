@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ideal": {"method.aggregator": "ideal"},
     "bounded": RADIO | {"defence.bound_scales": True},
     "judged": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
+    "trimmed": RADIO | {"method.aggregator": "trimmed_mean", "defence.assumed": 0.2},
     "radio": RADIO,
     "radio, best": RADIO | {"method.preset": "best"},
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
