@@ -80,7 +80,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
         if server.sends_bits:
             encoded.append(clients.encode(state.clients, update, encoder, key, t))
     if not server.sends_bits:
-        after = server.learning_rate(memory, observer.total, len(shares), memory)
+        after = server.step(memory, observer.total, len(shares), memory)
         return round_record(simulation, state, after, present, observer.loss(shares), observer.total)
 
     honest, priors = join(encoded)
@@ -91,7 +91,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     link = clients.availability.limit(server.radio.link(present.devices, t), present.devices, t)
     received = server.transmit(memory, message, present.devices, alpha, link=link, fresh=present.began == t)
     after, estimate, metrics = server.aggregate(memory, received, truth.correlation)
-    after = server.learning_rate(after, estimate.value, len(shares), memory)
+    after = server.step(after, estimate.value, len(shares), memory)
     return round_record(
         simulation, state, after, present, observer.loss(shares), estimate.value, estimate, truth, metrics
     )
