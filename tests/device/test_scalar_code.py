@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer, unpack_signs
-from signfade.simulation.attacks import Attack
 from signfade.device.encoder import Encoder, Keys, bit_agreement
 from signfade.device.packets import decode_packets, make_packet
 from signfade.settings import AttackSettings, MethodSettings
+from signfade.simulation.attacks import Attack
 
 
 def code(bits: int = 4, kept: float = 1.0) -> ScalarCode:

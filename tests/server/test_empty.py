@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from signfade import server
-from signfade.server.bfl import LowRank
+from signfade.server.joint import LowRank
 
 Rule = Callable[[Tensor, Tensor], object]
 

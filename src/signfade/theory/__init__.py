@@ -7,12 +7,7 @@ variance of the real noise per symbol and signs ±1.
 
 from __future__ import annotations
 
-from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
-from signfade.theory.feedback import feedback_limit, feedback_ratio
-from signfade.theory.joint import JointMoments, given_moments, joint_moments, linear_moments, vote_moments
-from signfade.theory.mismatch import mismatched_moments
-from signfade.theory.mse import Family, Printed, kappa_of, mse, mse_faded, printed_mse
-from signfade.theory.outage import (
+from signfade.theory.coding import (
     block_error,
     block_error_faded,
     capacity,
@@ -20,6 +15,11 @@ from signfade.theory.outage import (
     outage,
     threshold_snr,
 )
+from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
+from signfade.theory.errors import Family, Printed, kappa_of, mse, mse_faded, printed_mse
+from signfade.theory.feedback import feedback_limit, feedback_ratio
+from signfade.theory.joint import JointMoments, given_moments, joint_moments, linear_moments, vote_moments
+from signfade.theory.mismatch import mismatched_moments
 from signfade.theory.pilots import PilotRule, PilotUse, pilot_error, pilot_mse
 from signfade.theory.quadrature import Fading
 from signfade.theory.rules import Form, Rule, bit_error, gain, moments, rho, rho_complement

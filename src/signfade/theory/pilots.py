@@ -23,7 +23,7 @@ import numpy as np
 
 from signfade._check import check_choice
 from signfade.theory._numbers import Array, Numbers, non_negative, plain
-from signfade.theory.mse import Family, kappa_of
+from signfade.theory.errors import Family, kappa_of
 from signfade.theory.quadrature import Fading, fading_nodes, soft_bit
 from signfade.theory.rules import rule_moments
 

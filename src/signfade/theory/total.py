@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from signfade._check import check_choice
 from signfade.settings import Tie
 from signfade.theory._numbers import Numbers, non_negative, per_device, real
-from signfade.theory.mse import Family, mse
+from signfade.theory.errors import Family, mse
 from signfade.theory.rules import Form, Rule
 from signfade.theory.vote import vote_nmse
 

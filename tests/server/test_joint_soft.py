@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from signfade import theory
-from signfade.server.bfl import (
+from signfade.server.independent import high_snr, sbfl
+from signfade.server.joint import (
     LowRank,
     bfl,
     fit_joint_blmmse,
@@ -19,11 +20,10 @@ from signfade.server.bfl import (
     joint_blmmse,
     joint_sbfl,
 )
-from signfade.server.bfl.soft import _add_soft_bits, _rho
-from signfade.server.independent import high_snr, sbfl
+from signfade.server.joint.soft import _add_soft_bits, _rho
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, random_correlation, receive
+from joint_scenes import SCALE, equal, random_correlation, receive
 
 
 def test_rho_is_that_of_the_theory() -> None:

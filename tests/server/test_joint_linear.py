@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.server.bfl import LowRank, fit_joint_blmmse, joint_blmmse
 from signfade.server.bussgang import blmmse
+from signfade.server.joint import LowRank, fit_joint_blmmse, joint_blmmse
 
 K = 6
 

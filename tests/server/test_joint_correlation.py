@@ -10,7 +10,7 @@ import torch
 
 from signfade.kernels.dispatch import plain_form
 from signfade.kernels.gram import pair_sums
-from signfade.server.bfl import (
+from signfade.server.joint import (
     LowRank,
     _shrink,
     fit_joint_blmmse,
@@ -19,7 +19,7 @@ from signfade.server.bfl import (
     learn_low_rank,
     smooth_correlation,
 )
-from signfade.server.bfl.correlation import _measure
+from signfade.server.joint.correlation import _measure
 
 SCALE = math.sqrt(2 / math.pi)
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from signfade.server.bfl import bfl, ep_means, exact_means, fit_joint_blmmse, joint_blmmse
+from signfade.server.joint import bfl, ep_means, exact_means, fit_joint_blmmse, joint_blmmse
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, random_correlation, receive
+from joint_scenes import SCALE, equal, random_correlation, receive
 
 
 def twin(llr: np.ndarray, prior: np.ndarray, snr: np.ndarray, sweeps: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from signfade.kernels import gibbs as gibbs_kernel
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.bfl._copies import SAME, merge_copies
+from signfade.server.joint._copies import SAME, merge_copies
 
 __all__ = ["GIBBS_LIMIT", "gibbs_means"]
 
