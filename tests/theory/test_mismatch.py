@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from signfade.theory import moments
-from signfade.theory.mismatch import mismatched_moments
+from signfade.theory import mismatched_moments
 
 RULES: list[Any] = ["sbfl", "blmmse", "high_snr", "zero_forcing"]
 FORMS: list[Any] = ["corrected", "published"]

@@ -22,9 +22,9 @@ import numpy as np
 from scipy import special
 
 from signfade._check import check_choice
-from signfade.settings import Tie
+from signfade.settings import Form, Tie
 from signfade.theory._numbers import Array, Numbers, non_negative, real
-from signfade.theory.rules import Form, Rule, gain, moments
+from signfade.theory.rules import Rule, gain, moments
 
 __all__ = ["JointMoments", "given_moments", "joint_moments", "linear_moments", "vote_moments"]
 

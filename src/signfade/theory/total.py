@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from signfade._check import check_choice
-from signfade.settings import Tie
+from signfade.settings import Family, Form, Tie
 from signfade.theory._numbers import Numbers, non_negative, per_device, real
-from signfade.theory.errors import Family, mse
-from signfade.theory.rules import Form, Rule
+from signfade.theory.errors import mse
+from signfade.theory.rules import Rule
 from signfade.theory.vote import vote_nmse
 
 __all__ = ["nmse"]
