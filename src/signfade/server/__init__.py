@@ -29,7 +29,7 @@ from signfade.server.joint import (
     smooth_correlation,
 )
 from signfade.server.received import Devices, Estimate, Received, Truth
-from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, judge
+from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, update_trust
 from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
 from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
 from signfade.server.superposition import over_the_air, superposed_vote
@@ -89,7 +89,6 @@ __all__ = [
     "initial_state",
     "joint_blmmse",
     "joint_sbfl",
-    "judge",
     "krum",
     "learn_correlation",
     "learn_low_rank",
@@ -103,5 +102,6 @@ __all__ = [
     "smooth_correlation",
     "superposed_vote",
     "trimmed_mean",
+    "update_trust",
     "zero_forcing",
 ]

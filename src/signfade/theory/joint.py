@@ -93,9 +93,9 @@ def joint_moments(
         `JointMoments`; `.nmse()` is the normalised error of the sum.
 
     Example:
-        >>> alone = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], np.eye(2)).nmse()
+        >>> independent = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], np.eye(2)).nmse()
         >>> alike = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], [[1.0, 0.9], [0.9, 1.0]]).nmse()
-        >>> round(alone, 3), round(alike, 3)  # independent shrinkage is too strong when devices agree
+        >>> round(independent, 3), round(alike, 3)  # independent shrinkage is too strong when devices agree
         (0.65, 0.556)
 
     Reference:
@@ -116,7 +116,7 @@ def given_moments(
     combine: Numbers | None = None,
     noise: float = 0.0,
 ) -> JointMoments:
-    """`joint_moments` of any elementwise rule, told by what it makes of one bit.
+    """`joint_moments` of any elementwise rule, given what it makes of one bit.
 
     With Gaussian noise before the sign, of deviation `noise * std`, the bit is that of a variable whose
     correlation with the gradient is `c = 1/sqrt(1 + noise**2)`: `E[g_k * f_j]` has the factor c, and bits
@@ -191,15 +191,15 @@ def linear_moments(
         Section IV-B.1, jointly over devices; docs/bfl.md.
     """
     deviation, r, alpha = _devices(sigma2, std, correlation, weights)
-    heard = real("combine", combine) * real("h", h)
+    response = real("combine", combine) * real("h", h)
     bits = (2 / np.pi) * np.arcsin(r)
     seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
     noise = (real("combine", combine) ** 2 * non_negative("sigma2", sigma2)).sum()
     return JointMoments(
         energy=_energy(alpha * deviation, r),
-        product=float(seen @ heard),
-        power=float(heard @ bits @ heard + noise),
-        aligned=_aligned(heard, r),
+        product=float(seen @ response),
+        power=float(response @ bits @ response + noise),
+        aligned=_aligned(response, r),
     )
 
 
@@ -232,7 +232,7 @@ def vote_moments(
 
     Returns:
         `JointMoments` with power 1, less the probability of a tie where that counts as zero;
-        `.best_scaled_nmse()` is what a vote can be judged by.
+        `.best_scaled_nmse()` is how a vote is measured.
 
     Example:
         >>> round(vote_moments([1e9] * 101, [1.0] * 101, np.eye(101)).best_scaled_nmse(), 3)

@@ -1,4 +1,4 @@
-"""The error of the sum over the devices, which is what the server hands on."""
+"""The error of the sum over the devices, which is what the server passes on."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def nmse(
     if energy == 0:
         raise ValueError("std and weights must not all be zero: the target has no energy")
     error = mse(rule, gamma, deviation, family=family, form=form, scale=scale, mean_abs=mean_abs)
-    heard = share > 0  # a device without weight adds nothing, however large its error
-    return float((share[heard] * error[heard]).sum() / energy)
+    counted = share > 0  # a device without weight adds nothing, however large its error
+    return float((share[counted] * error[counted]).sum() / energy)
