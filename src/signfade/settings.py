@@ -28,6 +28,7 @@ __all__ = [
     "MethodSettings",
     "ModelSettings",
     "PilotUse",
+    "PriorKind",
     "RunSettings",
     "Schedule",
     "ServerSettings",
@@ -40,6 +41,7 @@ Fading = Literal["gaussian", "rayleigh", "rician", "none"]
 Family = Literal["gaussian", "laplacian"]
 Form = Literal["corrected", "published"]
 PilotUse = Literal["refined", "aware", "naive"]
+PriorKind = Literal["gaussian", "laplacian", "empirical"]
 Schedule = Literal["constant", "sqrt"]
 Tie = Literal["zero", "plus", "random"]
 
@@ -226,7 +228,7 @@ class MethodSettings(_Section):
         "plus (+1, as a single bit) or random (a coin for each weight and round); a downlink of signs sends "
         "zero as +1",
     )
-    prior: Literal["gaussian", "laplacian", "empirical"] = Field(
+    prior: PriorKind = Field(
         "gaussian",
         description="family behind the scale a device sends; empirical sends mean|g - mean| itself",
     )

@@ -19,7 +19,7 @@ from signfade.theory.coding import (
 from signfade.theory.convergence import corrected_bound, published_bound, step_sizes
 from signfade.theory.errors import Printed, kappa_of, mse, mse_faded, printed_mse
 from signfade.theory.feedback import feedback_limit, feedback_ratio
-from signfade.theory.joint import JointMoments, given_moments, joint_moments, linear_moments, vote_moments
+from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
 from signfade.theory.pilots import PilotRule, pilot_error, pilot_mse
 from signfade.theory.rules import Rule, bit_error, gain, mismatched_moments, moments, rho, rho_complement
 from signfade.theory.total import nmse
@@ -47,7 +47,6 @@ __all__ = [
     "given_moments",
     "joint_moments",
     "kappa_of",
-    "linear_moments",
     "mismatched_moments",
     "moments",
     "mse",

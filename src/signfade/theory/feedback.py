@@ -3,7 +3,7 @@
 Model: K devices with full batches near the optimum of a quadratic loss, every round rotated anew, so that
 what the bits lose is new each round: a device's sent vector is `d*u + q`, `E|q|^2 = d*(1 - d)*|u|^2`, with d
 the part of the energy that a sign and a scale capture. Without feedback u is the gradient: the model sees d
-of the exact step and white noise of energy `d*(1 - d)*|g|^2` a device. With feedback u is the gradient and the
+of the exact step and white noise of energy `d*(1 - d)*|g|^2` each. With feedback u is the gradient and the
 memory, the noise of one round is taken back in the next, and nothing is lost for good. On a direction of
 curvature c, with s the step and `|g|^2` the energy of the devices' gradients there,
 

@@ -26,7 +26,7 @@ from signfade.settings import Form, Tie
 from signfade.theory._numbers import Array, Numbers, non_negative, real
 from signfade.theory.rules import Rule, gain, moments
 
-__all__ = ["JointMoments", "given_moments", "joint_moments", "linear_moments", "vote_moments"]
+__all__ = ["JointMoments", "given_moments", "joint_moments", "vote_moments"]
 
 _NODES = 64  # of the integral over the sum; even, so that no node sits on the step of a unanimous vote
 
@@ -129,7 +129,8 @@ def given_moments(
         correlation: As in `joint_moments`.
         weights: As in `joint_moments`.
         scale: As in `joint_moments`.
-        combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`.
+        combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`. A linear
+            rule `sum_k combine_k * y_k` has the moments `h_k` and `h_k**2 + sigma2_k`.
         noise: Of the sign.
 
     Returns:
@@ -155,51 +156,6 @@ def given_moments(
         product=float(seen @ estimate),
         power=float(estimate @ bits @ estimate + (used**2 * second).sum()),
         aligned=_aligned(agreed * estimate, r),
-    )
-
-
-def linear_moments(
-    combine: Numbers,
-    h: Numbers,
-    sigma2: Numbers,
-    std: Numbers,
-    correlation: Numbers,
-    *,
-    weights: Numbers | None = None,
-) -> JointMoments:
-    """Moments of any linear rule, `ghat = sum_k w_k * y_k`, whatever its weights were computed from.
-
-    `Cov(g_k, y_j) = sqrt(2/pi) * std_k * r_kj * h_j`, `Cov(y) = h h^T * (2/pi) * arcsin(r) + diag(sigma2)`
-
-    Args:
-        combine: The weights `w_k` on the received signals, `[K]`.
-        h: Channel gains, `[K]`.
-        sigma2: Variances of the real noise, `[K]`.
-        std: Standard deviations of the gradients, `[K]`.
-        correlation: The true correlation between them, `[K, K]`.
-        weights: `alpha_k`, `[K]`; ones if None.
-
-    Returns:
-        `JointMoments`.
-
-    Example:
-        >>> half = np.sqrt(2 / np.pi) / 2  # blmmse at 0 dB
-        >>> round(linear_moments([half], [1.0], [1.0], [1.0], [[1.0]]).nmse(), 3)
-        0.682
-
-    Reference:
-        Section IV-B.1, jointly over devices; docs/bfl.md.
-    """
-    deviation, r, alpha = _devices(sigma2, std, correlation, weights)
-    response = real("combine", combine) * real("h", h)
-    bits = (2 / np.pi) * np.arcsin(r)
-    seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
-    noise = (real("combine", combine) ** 2 * non_negative("sigma2", sigma2)).sum()
-    return JointMoments(
-        energy=_energy(alpha * deviation, r),
-        product=float(seen @ response),
-        power=float(response @ bits @ response + noise),
-        aligned=_aligned(response, r),
     )
 
 

@@ -23,7 +23,7 @@ PRECODINGS = ("inversion", "phase")
 def inversion_level(gain: Tensor, repeats: int = 1) -> float:
     """Return the common amplitude A that makes most of the links, if weaker devices stay silent.
 
-    n devices received at A each explain `n^2 A^2 / (n A^2 + 1/repeats)` of the energy of a sum of n signs by a
+    n devices received at A explain `n^2 A^2 / (n A^2 + 1/repeats)` of the energy of a sum of n signs by a
     linear rule; A is the gain of the n-th best device for the best n.
 
     Args:

@@ -15,7 +15,7 @@ sigma2 is the variance of the real noise per symbol and dimension; symbols have 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ from torch import Tensor
 
 from signfade._check import check_choice, check_positive, check_shape
 from signfade.kernels import standard_normal
-from signfade.uplink.channel import FADING, Link, draw_phasors
+from signfade.settings import Fading
+from signfade.uplink.channel import Link, draw_phasors
 
 __all__ = ["GainEstimate", "Refined", "Sounding", "fit_levels", "refine_gain", "sound"]
 
@@ -111,7 +112,7 @@ def sound(
 
     Reference: docs/radio.md.
     """
-    check_choice("fading", fading, FADING)
+    check_choice("fading", fading, get_args(Fading))
     if pilots < 1:
         raise ValueError(f"pilots must be at least 1; got {pilots}")
     who = np.arange(devices) if chosen is None else chosen
