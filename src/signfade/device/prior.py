@@ -26,7 +26,7 @@ FAMILIES: tuple[PriorKind, ...] = get_args(PriorKind)
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The prior of every device's gradient: one mean and one scale a device, or one of each a layer.
+    """The prior of every device's gradient: one mean and one scale per device, or per layer.
 
     Args:
         mean: The mean the device centres with, `[K]` or `[K, S]` for S layers.

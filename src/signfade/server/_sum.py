@@ -52,7 +52,7 @@ def check_received(
 
 
 def column(value: Tensor, like: Tensor) -> Tensor:
-    """Turn one number a device, `[K]`, into a column that multiplies `[K, M]`; leave `[K, M]` alone."""
+    """Turn one number per device, `[K]`, into a column that multiplies `[K, M]`; leave `[K, M]` alone."""
     value = value.to(device=like.device, dtype=like.dtype)
     return value.unsqueeze(1) if value.ndim == 1 else value
 

@@ -142,16 +142,12 @@ def mse_faded(
     as the density of `h**2` does not vanish at zero.
 
     Args:
-        rule: As in `mse`.
         mean_snr: `E[h**2]/sigma2`, any shape.
-        std: As in `mse`.
         fading: `"gaussian"` (real `h ~ N(0, 1)`, the paper's), `"rayleigh"` (`h**2 ~ Exp(1)`), `"rician"` or
             `"none"`.
-        family: As in `mse`.
-        form: As in `mse`.
-        scale: As in `mse`.
-        mean_abs: As in `mse`.
         rician_k: Power of the line of sight over the scattered power, for `"rician"`.
+
+    Other arguments as in `mse`.
 
     Returns:
         The mean error, of the broadcast shape.

@@ -125,16 +125,11 @@ def given_moments(
     Args:
         signal: `E[s*f]` of each device, `[K]`.
         power: `E[f**2]` of each device, `[K]`.
-        std: As in `joint_moments`.
-        correlation: As in `joint_moments`.
-        weights: As in `joint_moments`.
-        scale: As in `joint_moments`.
         combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`. A linear
             rule `sum_k combine_k * y_k` has the moments `h_k` and `h_k**2 + sigma2_k`.
         noise: Of the sign.
 
-    Returns:
-        `JointMoments`.
+    Other arguments as in `joint_moments`.
 
     Example:
         >>> round(given_moments([0.5504], [0.5504], [1.0], [[1.0]]).nmse(), 3)

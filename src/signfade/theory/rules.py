@@ -178,15 +178,7 @@ def gain(rule: Rule, snr: Numbers, form: Form = "corrected") -> Array:
     `E[ghat | g] = mean + scale*gain*sign(g - mean)`, `gain = E[s*f]`
 
     A posterior mean shrinks when it knows little (`gain = rho`); dividing by the gain makes a step size carry
-    over between SNRs.
-
-    Args:
-        rule: As in `moments`.
-        snr: Instantaneous SNR, any shape.
-        form: As in `moments`.
-
-    Returns:
-        The gain, shaped like `snr`.
+    over between SNRs. Arguments as in `moments`.
 
     Example:
         >>> gain("blmmse", [1.0, 3.0])

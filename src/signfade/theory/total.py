@@ -36,11 +36,9 @@ def nmse(
         snr: Instantaneous SNR `gamma = h**2/sigma2` of each device, `[K]`.
         std: Standard deviation of each device's coordinates, `[K]` or one for all.
         weights: `alpha_k`, `[K]`; ones if None.
-        family: As in `mse`.
-        form: As in `mse`.
-        scale: As in `mse`, `[K]`; the vote has none.
-        mean_abs: As in `mse`, `[K]`.
         tie: As in `vote_probability`; the other rules have no ties.
+
+    Other arguments as in `mse`, `[K]`.
 
     Returns:
         The error over the energy of the target. Guessing zero has 1; a rule can do worse.

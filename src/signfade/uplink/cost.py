@@ -16,7 +16,7 @@ class UplinkBits:
     """Bits sent, by what they are for.
 
     Attributes:
-        signs: One a coordinate, after a rotation its padding included; 32 a weight for `ideal`.
+        signs: One per coordinate, the padding of a rotation included; 32 per weight for `ideal`.
         scalars: Means and scales.
         header: The packet's header and CRC-32, and what fills its sections up to whole bytes.
         pilots: Known symbols, as many bits as they could have carried.

@@ -1,6 +1,5 @@
 """Joint posterior of all devices' gradients (Section III of the paper), from exact to linear."""
 
-from signfade.kernels.gram import pair_sums
 from signfade.server.joint.correlation import (
     CorrelationState,
     initial_correlation,
@@ -37,7 +36,6 @@ __all__ = [
     "joint_sbfl",
     "learn_correlation",
     "learn_low_rank",
-    "pair_sums",
     "private_part",
     "smooth_correlation",
 ]

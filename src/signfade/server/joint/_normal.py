@@ -1,4 +1,4 @@
-"""The normal equations behind every rule that adds up one number a device with fixed weights."""
+"""The normal equations behind every rule that adds up one number per device with fixed weights."""
 
 from __future__ import annotations
 

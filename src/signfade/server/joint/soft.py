@@ -4,7 +4,7 @@ Signal model as in `signfade.server.joint.linear`. A link is best summed up by i
 `l = h*y/sigma2`, and devices are best combined by weights that know their correlation: do both. With
 `rho_k = E[tanh(l_k)**2]`, which is also `E[s_k * tanh(l_k)]`, `Cov(g_k, tanh(l_j)) = scale_k * r_kj * rho_j`
 and off the diagonal `Cov(tanh(l_k), tanh(l_j)) = (2/pi) * arcsin(r_kj) * rho_k * rho_j`. For independent
-devices the weights are the scales, and the rule is `sbfl`. Told the true correlation it is never worse than
+devices the weights are the scales, and the rule is `sbfl`. Given the true correlation it is never worse than
 `sbfl` or `joint_blmmse`.
 """
 
