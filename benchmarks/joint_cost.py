@@ -27,7 +27,7 @@ from signfade.experiments.studies.joint.ladder import draw_round
 from signfade.kernels import fused_sum, received
 from signfade.simulation.allocator import tune_allocator
 from signfade.simulation.classify import one_thread
-from signfade.server.bfl import (
+from signfade.server.joint import (
     bfl,
     factor_bfl,
     fit_factor,

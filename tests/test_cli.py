@@ -483,7 +483,7 @@ def test_link(
 def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     from signfade.experiments.config import load
     from signfade.experiments.link import study_link
-    from signfade.theory.mse import mse
+    from signfade.theory.errors import mse
 
     snrs = [-3.0, 4.0, 11.0]
     cell = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh"]

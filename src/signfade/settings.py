@@ -22,13 +22,28 @@ __all__ = [
     "DataSettings",
     "DefenceSettings",
     "EvalSettings",
+    "Fading",
+    "Family",
+    "Form",
     "MethodSettings",
     "ModelSettings",
+    "PilotUse",
+    "PriorKind",
     "RunSettings",
+    "Schedule",
     "ServerSettings",
     "Tie",
     "method_name",
 ]
+
+# The choices that the library's own functions take as well.
+Fading = Literal["gaussian", "rayleigh", "rician", "none"]
+Family = Literal["gaussian", "laplacian"]
+Form = Literal["corrected", "published"]
+PilotUse = Literal["refined", "aware", "naive"]
+PriorKind = Literal["gaussian", "laplacian", "empirical"]
+Schedule = Literal["constant", "sqrt"]
+Tie = Literal["zero", "plus", "random"]
 
 
 def _none_word(value: Any) -> Any:
@@ -111,7 +126,7 @@ class CellSettings(_Section):
     city: Literal["medium", "large", "metropolitan"] = Field(
         "metropolitan", description="kind of city for the COST-231 Hata path loss"
     )
-    fading: Literal["gaussian", "rayleigh", "rician", "none"] = Field(
+    fading: Fading = Field(
         "gaussian", description="gain of a link, new in every round; gaussian is the paper's"
     )
     rician_k: float = Field(
@@ -147,7 +162,7 @@ class CellSettings(_Section):
         "perfect", description="the server's knowledge of gains: perfect, or estimated from pilots"
     )
     pilots: int = Field(4, ge=1, le=4096, description="known symbols a device sends ahead, for pilot")
-    csi_error: Literal["refined", "aware", "naive"] = Field(
+    csi_error: PilotUse = Field(
         "refined",
         description="what becomes of the estimate's error, for pilot: naive ignores it, aware counts it as "
         "noise, refined learns the gain's magnitude from the signals too",
@@ -192,9 +207,6 @@ class CellSettings(_Section):
 
 
 # What a vote is where as many devices say +1 as say -1.
-Tie = Literal["zero", "plus", "random"]
-
-
 class MethodSettings(_Section):
     """What a device sends and how the server reads it."""
 
@@ -216,11 +228,11 @@ class MethodSettings(_Section):
         "plus (+1, as a single bit) or random (a coin for each weight and round); a downlink of signs sends "
         "zero as +1",
     )
-    prior: Literal["gaussian", "laplacian", "empirical"] = Field(
+    prior: PriorKind = Field(
         "gaussian",
         description="family behind the scale a device sends; empirical sends mean|g - mean| itself",
     )
-    form: Literal["corrected", "published"] = Field(
+    form: Form = Field(
         "corrected", description="published keeps the paper's printed formulas, slips included"
     )
     scales: Literal["device", "layer"] = Field(
@@ -281,7 +293,7 @@ class MethodSettings(_Section):
         return values
 
     @property
-    def family(self) -> Literal["gaussian", "laplacian"]:
+    def family(self) -> Family:
         """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
         return "laplacian" if self.prior == "laplacian" else "gaussian"
 
@@ -405,9 +417,7 @@ class ServerSettings(_Section):
         0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
     )
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
-    schedule: Literal["constant", "sqrt"] = Field(
-        "constant", description="sqrt divides the learning rate by sqrt(t + 1)"
-    )
+    schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
     downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit a weight down")
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, gt=0, description='largest norm of an estimate; "none" leaves it alone'

@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer, unpack_signs
-from signfade.simulation.attacks import Attack
+from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer
 from signfade.device.encoder import Encoder, Keys, bit_agreement
 from signfade.device.packets import decode_packets, make_packet
 from signfade.settings import AttackSettings, MethodSettings
+from signfade.simulation.attacks import Attackers
 
 
 def code(bits: int = 4, kept: float = 1.0) -> ScalarCode:
@@ -53,14 +53,14 @@ def test_a_part_that_is_none_is_refused(kept: float) -> None:
         code(kept=kept)
 
 
-def test_a_scale_is_told_as_it_is_unless_the_mean_is_beyond_reach() -> None:
+def test_a_scale_is_sent_as_it_is_unless_the_mean_is_beyond_reach() -> None:
     """The largest mean is 0, 2/3 or 14/15 of a unit with one, two or four bits."""
     mean, scale = torch.tensor([0.9, -3.0, 0.0]), torch.ones(3)
     for bits, top in ((1, 0.0), (2, 2 / 3), (4, 14 / 15)):
-        assert torch.allclose(code(bits).told_scale(mean, scale), torch.tensor([1, max(1, 3 / (1 + top)), 1]))
+        assert torch.allclose(code(bits).sent_scale(mean, scale), torch.tensor([1, max(1, 3 / (1 + top)), 1]))
         assert torch.allclose(
-            code(bits, kept=0.1).told_scale(mean, 0.1 * scale),
-            0.1 * code(bits).told_scale(mean, scale),
+            code(bits, kept=0.1).sent_scale(mean, 0.1 * scale),
+            0.1 * code(bits).sent_scale(mean, scale),
         )
 
 
@@ -68,12 +68,12 @@ def test_a_scale_is_told_as_it_is_unless_the_mean_is_beyond_reach() -> None:
 @pytest.mark.parametrize("noise", [{}, {"flip": 0.3}, {"sign_noise": 3.0}, {"flip": 0.2, "sign_noise": 1.0}])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
 def test_a_layer_of_one_weight_arrives(bits: int, value: float, noise: dict[str, float]) -> None:
-    """It has a mean and no deviation: mean and bit together tell it as well as a scale is told."""
+    """It has a mean and no deviation: mean and bit together carry it as well as a scale is carried."""
     encoder = Encoder(MethodSettings.model_validate({"side_bits": bits, **noise}), (1,))
-    sent = encoder.encode(torch.tensor([[value]]), keys(1))
+    sent, _ = encoder.encode(torch.tensor([[value]]), keys(1))
     unit = float(sent.scale) / bit_agreement(encoder.method)
-    told = float(sent.mean) + unit * (1 if value > 0 else -1)
-    ratio, worst = told / value, encoder.scalar_code.scales.bound
+    decoded = float(sent.mean) + unit * (1 if value > 0 else -1)
+    ratio, worst = decoded / value, encoder.scalar_code.scales.bound
     assert 1 / worst * (1 - 1e-5) <= ratio <= worst * (1 + 1e-5)
 
 
@@ -88,23 +88,23 @@ def test_the_scale_is_the_bits_share_of_the_gradient(
     g = 1e-3 * (torch.randn(4, 200_000, generator=draw) + offset)
     method = MethodSettings.model_validate({"side_bits": 6, "prior": prior, **noise})
     encoder = Encoder(method, (200_000,))
-    sent = encoder.encode(g, keys(4))
-    bits = unpack_signs(sent.packed, 200_000)
+    sent, priors = encoder.encode(g, keys(4))
+    bits = sent.bits.signs()
     found = ((g - sent.mean) * bits).mean(dim=1, keepdim=True)
     error = 4 * 1.3e-3 / 200_000**0.5  # four standard errors
-    assert float((found - sent.true_scale).abs().max()) < error
+    assert float((found - priors.scale).abs().max()) < error
     largest = encoder.scalar_code.scales.bound * (1 + encoder.scalar_code.mean_step**2)
-    ratio = sent.scale / sent.true_scale
+    ratio = sent.scale / priors.scale
     assert bool(((ratio < largest) & (ratio > 1 / largest)).all())
 
 
-def test_lies_are_words_of_the_code() -> None:
+def test_what_attackers_send_are_words_of_the_code() -> None:
     """What an attacker is taken to send is what a packet can carry."""
     settings = AttackSettings(kind="scale-inflation", fraction=0.5, strength=3.0)
     encoder = Encoder(MethodSettings(side_bits=4), (100,))
-    honest = encoder.encode(0.01 * torch.randn(6, 100, generator=torch.Generator().manual_seed(1)) + 0.004)
-    attack = Attack(settings, encoder, 6, seed=0)
-    sent = attack(honest, np.arange(6), 0)
+    draw = torch.Generator().manual_seed(1)
+    honest, _ = encoder.encode(0.01 * torch.randn(6, 100, generator=draw) + 0.004)
+    sent = Attackers(settings, 6, seed=0).change(honest, encoder, np.arange(6), 0)
     assert not torch.equal(sent.mean, honest.mean)  # rounded beside a larger scale
     packets = [make_packet(encoder, sent, row, device=row, round=0) for row in range(6)]
     decoded = decode_packets(encoder, packets)
@@ -118,7 +118,7 @@ def test_four_bits_leave_little_of_small_gradients_behind(shrink: float) -> None
     draw = torch.Generator().manual_seed(0)
     g = shrink * (0.3 * torch.randn(20, 10_000, generator=draw) + 0.05)
     encoder = Encoder(MethodSettings(side_bits=4), (10_000,))
-    sent = encoder.encode(g)
+    sent, priors = encoder.encode(g)
     off = (sent.mean[:, 0] - g.mean(dim=1)).abs()
     half = encoder.scalar_code.mean_step / 2
-    assert float(off.max()) < half * encoder.scalar_code.scales.bound * float(sent.true_scale.max())
+    assert float(off.max()) < half * encoder.scalar_code.scales.bound * float(priors.scale.max())

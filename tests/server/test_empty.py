@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from signfade import server
-from signfade.server.bfl import LowRank
+from signfade.server.joint import LowRank
 
 Rule = Callable[[Tensor, Tensor], object]
 
@@ -54,10 +54,8 @@ LEARNERS: dict[str, Rule] = {
 }
 
 WEIGHTS: dict[str, Rule] = {
-    "joint_weights": lambda y, one: server.joint_weights(one, one, one, evidence(y, one)),
-    "joint_gain": lambda y, one: server.joint_gain(one, one, one, evidence(y, one)),
-    "joint_sbfl_weights": lambda y, one: server.joint_sbfl_weights(one, one, one, evidence(y, one)),
-    "joint_sbfl_gain": lambda y, one: server.joint_sbfl_gain(one, one, one, evidence(y, one)),
+    "fit_joint_blmmse": lambda y, one: server.fit_joint_blmmse(one, one, one, evidence(y, one)).combine,
+    "fit_joint_sbfl": lambda y, one: server.fit_joint_sbfl(one, one, one, evidence(y, one)).combine,
     "SBFLNetwork": lambda y, one: server.SBFLNetwork(one, one, one, one),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from signfade.server import bfl, factor_bfl, flipped_link, flipped_llr, joint_weights, sbfl
+from signfade.server import bfl, factor_bfl, fit_joint_blmmse, flipped_link, flipped_llr, sbfl
 from signfade.uplink import half_llr
 
 H = torch.tensor([0.9, -1.3], dtype=torch.float64)
@@ -88,7 +88,7 @@ def test_linear_rules_need_only_the_moments_of_the_effective_link() -> None:
     )
     cov_gy = torch.stack([c[j] * H[j] * (scale[j] + r * scale[1 - j]) for j in range(2)])
     correlation = torch.tensor([[1.0, r], [r, 1.0]]).double()
-    found = joint_weights(*flipped_link(H, SIGMA2, c), scale, correlation)
+    found = fit_joint_blmmse(*flipped_link(H, SIGMA2, c), scale, correlation).combine
     assert torch.allclose(found, torch.linalg.solve(cov_y, cov_gy), rtol=1e-7)
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signfade.server import ReliabilityState, gather_evidence, initial_reliability, judge
+from signfade.server import ReliabilityState, gather_evidence, initial_reliability, update_trust
 
 DEVICES = torch.arange(20)
 ONE = torch.ones(20, dtype=torch.float64)
@@ -24,7 +24,7 @@ def play(
     shown = agreement * m * (ONE if own is None else own)
     for _ in range(rounds):
         z = shown + torch.randn(20, generator=draw, dtype=torch.float64)
-        state = judge(gather_evidence(state, z, ONE, DEVICES))
+        state = update_trust(gather_evidence(state, z, ONE, DEVICES))
     return state
 
 
@@ -60,7 +60,7 @@ def test_earlier_verdicts_do_not_count() -> None:
     truth = ONE.clone()
     truth[:6] = -1
     state = play(truth, rounds=60)
-    assert torch.equal(judge(replace(state, trust=-state.trust)).trust, state.trust)
+    assert torch.equal(update_trust(replace(state, trust=-state.trust)).trust, state.trust)
 
 
 @settings(max_examples=100, deadline=None)
@@ -75,7 +75,7 @@ def test_nine_of_twenty_cannot_cost_honest_devices_their_weight(
     z = torch.tensor([*shown, *lies], dtype=torch.float64)
     state = initial_reliability(20)
     for _ in range(10):
-        state = judge(gather_evidence(state, z, 0.01 * ONE, DEVICES))
+        state = update_trust(gather_evidence(state, z, 0.01 * ONE, DEVICES))
         assert (state.trust[:11] == 1).all()
 
 
@@ -87,7 +87,7 @@ def test_wild_evidence_without_a_mean_is_no_weapon(seed: int) -> None:
     for _ in range(60):
         z = 0.3 + torch.randn(20, generator=draw, dtype=torch.float64)
         z[:6] = 5.0 * torch.sign(torch.randn(1, generator=draw, dtype=torch.float64))
-        state = judge(gather_evidence(state, z, ONE, DEVICES))
+        state = update_trust(gather_evidence(state, z, ONE, DEVICES))
     assert (state.trust[6:] > 0.5).sum() >= 12
     assert state.trust[6:].mean() > 0.8
 
@@ -105,11 +105,11 @@ def test_who_is_not_heard_is_not_judged_and_names_do_not_matter() -> None:
     some = torch.tensor([17, 3, 8, 5, 11])
     z = torch.tensor([1.0, 2.0, 1.5, -2.0, 1.0], dtype=torch.float64)
     few = gather_evidence(initial_reliability(20), z, ONE[:5], some)
-    trust = judge(few).trust
+    trust = update_trust(few).trust
     assert torch.equal(trust[[0, 1, 2]], ONE[:3])
     assert trust[5] == 0  # one round leaves a device out, it does not turn it round
     order = torch.tensor([4, 0, 3, 1, 2])
-    again = judge(gather_evidence(initial_reliability(20), z[order], ONE[:5], some[order])).trust
+    again = update_trust(gather_evidence(initial_reliability(20), z[order], ONE[:5], some[order])).trust
     assert torch.allclose(again, trust)
 
 
@@ -121,7 +121,7 @@ def test_a_device_that_changes_sides_is_found_out() -> None:
     trust = []
     for _ in range(60):
         z = truth + torch.randn(20, generator=draw, dtype=torch.float64)
-        state = judge(gather_evidence(state, z, ONE, DEVICES))
+        state = update_trust(gather_evidence(state, z, ONE, DEVICES))
         trust.append(float(state.trust[4]))
     assert trust[0] > 0.9
     assert trust[-1] < -0.9
@@ -132,7 +132,7 @@ def test_one_round_does_not_decide_alone() -> None:
     state = play(ONE, rounds=40)
     z = ONE.clone()
     z[2], z[3] = -1000.0, -5.0
-    after = judge(gather_evidence(state, z, ONE, DEVICES))
+    after = update_trust(gather_evidence(state, z, ONE, DEVICES))
     without = gather_evidence(state, ONE, ONE, DEVICES)
     wild, bounded = (float(after.total[k] - without.total[k]) for k in (2, 3))
     assert wild == pytest.approx(bounded, rel=0.2)
@@ -144,7 +144,7 @@ def test_noisy_statistics_weigh_less() -> None:
     z[0] = z[1] = -3.0
     variance = ONE.clone()
     variance[1] = 100.0
-    trust = judge(gather_evidence(initial_reliability(20), z, variance, DEVICES)).trust
+    trust = update_trust(gather_evidence(initial_reliability(20), z, variance, DEVICES)).trust
     assert trust[0] < 0 < trust[1]
 
 

@@ -48,14 +48,14 @@ def test_the_limit_is_where_the_steepest_direction_breaks_even() -> None:
     assert feedback_ratio(limit, 7.0) == pytest.approx(1.0)
     assert feedback_ratio(0.99 * limit, [7.0, 0.1]) < 1
     assert feedback_ratio(2 * limit, [7.0, 6.9]) > 1
-    assert feedback_limit(1.0, told=1.0) == 0.5  # bits that lose nothing leave nothing to feed back
+    assert feedback_limit(1.0, captured=1.0) == 0.5  # bits that lose nothing leave nothing to feed back
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: feedback_limit(0.0), "smoothness must be positive"),
-        (lambda: feedback_limit(1.0, told=0.0), "told must be above 0"),
+        (lambda: feedback_limit(1.0, captured=0.0), "captured must be above 0"),
         (lambda: feedback_ratio(2.0, 1.0), "step must be positive and below 2"),
         (lambda: feedback_ratio(0.1, -1.0), "curvature"),
     ],

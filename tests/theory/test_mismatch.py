@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from signfade.theory import moments
-from signfade.theory.mismatch import mismatched_moments
+from signfade.theory import mismatched_moments, moments
 
 RULES: list[Any] = ["sbfl", "blmmse", "high_snr", "zero_forcing"]
 FORMS: list[Any] = ["corrected", "published"]

@@ -130,7 +130,7 @@ def test_size_shape_and_family() -> None:
     ("arguments", "message"),
     [
         ({"rule": "vote"}, "rule must be one of 'sbfl', 'blmmse'"),
-        ({"use": "blind"}, "use must be one of 'naive', 'aware', 'refined'"),
+        ({"use": "blind"}, "use must be one of 'refined', 'aware', 'naive'"),
         ({"pilots": 0}, "pilots must be at least 1; got 0"),
         ({"mean_snr": 0.0}, "mean_snr must be positive"),
         ({"fading": "nakagami"}, "fading must be one of"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from signfade.keys import generator, stream_keys
-from signfade.theory.outage import block_error, block_error_faded
+from signfade.theory.coding import block_error, block_error_faded
 from signfade.uplink import draw_fading
 from signfade.uplink.code import CHECKS, PolarCode, _transform, send_coded
 

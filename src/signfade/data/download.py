@@ -94,7 +94,7 @@ def from_mirror(
     Args:
         mirror: address of the folder, with its slash.
         sources: how patient to be, and how much to accept.
-        progress: told of every piece.
+        progress: called with every piece.
         wanted: parts, see `signfade.data.idx.PARTS`.
         scratch: folder for the files.
 

@@ -50,7 +50,7 @@ def find_idx(folder: str | Path, part: str) -> Path | None:
     a plain file is preferred.
 
     Args:
-        folder: where to look.
+        folder: where the files are.
         part: one of `PARTS`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A picture of who holds what: a column a device, a row a class, darker where there are more samples."""
+"""A picture of who holds what: one column per device, one row per class, darker for more samples."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def fetch(
         folder: where to put the files; None puts them in the cache. A file that is there and is not MNIST's
             is never replaced, except in the cache.
         cache: see `cache_folder`.
-        progress: told of every piece of a download.
-        note: told, in one line, when a source fails or a damaged file is replaced; None logs it.
+        progress: called with every piece of a download.
+        note: called with one line when a source fails or a damaged file is replaced; None logs it.
         sources: where from.
 
     Returns:
@@ -95,10 +95,10 @@ def fetch(
         raise DataError(
             f"{name} needs no fetching, only mnist does" if other else f"no data set {name!r}; fetch mnist"
         )
-    tell = note or _logger.info
+    log = note or _logger.info
     cached = cache_folder(cache) / "mnist"
     target = Path(os.path.expanduser(folder)) if folder is not None else cached
-    wanted = _wanted(target, sources, tell, replace=folder is None)
+    wanted = _wanted(target, sources, log, replace=folder is None)
     if not wanted:
         return target
     try:
@@ -130,7 +130,7 @@ def fetch(
         if not wanted:
             return target
         failures.append(f"{label} {reason.removesuffix(': trying the next source')}")
-        tell(f"mnist: {failures[-1]}")
+        log(f"mnist: {failures[-1]}")
     raise DataError(
         f"mnist could not be fetched ({'; '.join(failures)}): run `signfade data fetch mnist` when online, "
         "or put its four IDX files in a folder and set data.folder to it"
@@ -149,7 +149,7 @@ def _silent(name: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
-def _wanted(folder: Path, sources: Sources, tell: Callable[[str], None], *, replace: bool) -> list[str]:
+def _wanted(folder: Path, sources: Sources, log: Callable[[str], None], *, replace: bool) -> list[str]:
     """Return the parts that `folder` lacks; a wrong file counts as lacking only where it may be replaced."""
     wanted = []
     for part in PARTS:
@@ -163,7 +163,7 @@ def _wanted(folder: Path, sources: Sources, tell: Callable[[str], None], *, repl
             if not replace:
                 sentence = str(error).removesuffix(": it is fetched again")
                 raise DataError(f"{sentence}: move it away or name another folder") from error
-            tell(f"mnist: {error}")
+            log(f"mnist: {error}")
             wanted.append(part)
     return wanted
 

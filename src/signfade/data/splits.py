@@ -68,7 +68,7 @@ def split(
         labels: `[N]` integers, the class of each sample.
         devices: K, at most N.
         how: `two-chunks`, `iid` or `dirichlet`.
-        concentration: of the Dirichlet distribution: small is few classes a device, large one mix for all.
+        concentration: of the Dirichlet distribution: small is few classes per device, large one mix for all.
         seed: the same seed gives the same split.
 
     Returns:

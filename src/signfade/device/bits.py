@@ -1,4 +1,4 @@
-"""One bit a coordinate: taking signs, and packing them eight to a byte."""
+"""One bit per coordinate: taking signs, and packing them eight to a byte."""
 
 from __future__ import annotations
 

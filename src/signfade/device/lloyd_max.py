@@ -15,7 +15,7 @@ from scipy.special import erfcx, ndtri
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite
-from signfade.device.quantize import Codebook, check_bits
+from signfade.device.quantize import Quantizer, check_bits
 
 __all__ = ["LloydMaxQuantizer"]
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class LloydMaxQuantizer(Codebook):
+class LloydMaxQuantizer(Quantizer):
     """Lloyd-Max quantiser: levels are the centroids of their bins, edges lie midway between levels.
 
         level_c = E[x given edge_(c-1) <= x < edge_c],    edge_c = (level_c + level_(c+1))/2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from signfade._check import check_choice, check_shape
 from signfade.device.prior import FAMILIES, Prior, check_segments, spread
 from signfade.kernels.noise import standard_normal
+from signfade.settings import Family
 
 __all__ = ["add_sign_noise", "noisy_scale", "sign_noise_factor"]
 
@@ -40,7 +42,7 @@ def sign_noise_factor(noise: float, family: str = "gaussian") -> float:
         >>> round(sign_noise_factor(1.0), 4), round(sign_noise_factor(1.0, "laplacian"), 4)
         (0.7071, 0.7008)
     """
-    check_choice("family", family, ("gaussian", "laplacian"))
+    check_choice("family", family, get_args(Family))
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be 0 or more and finite; got {noise}")
     if family == "gaussian":

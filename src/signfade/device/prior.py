@@ -10,21 +10,23 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 from signfade.kernels import layer_deviations, layer_sums
+from signfade.settings import PriorKind
 
 __all__ = ["FAMILIES", "Prior", "fit_prior", "spread"]
 
-FAMILIES = ("gaussian", "laplacian", "empirical")
+FAMILIES: tuple[PriorKind, ...] = get_args(PriorKind)
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The prior of every device's gradient: one mean and one scale a device, or one of each a layer.
+    """The prior of every device's gradient: one mean and one scale per device, or per layer.
 
     Args:
         mean: The mean the device centres with, `[K]` or `[K, S]` for S layers.

@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,32 +20,19 @@ from signfade._check import check_finite, check_positive
 __all__ = ["LogQuantizer", "Quantizer", "UniformQuantizer"]
 
 
-class Quantizer(Protocol):
-    """What every scalar quantiser offers.
+class Quantizer(ABC):
+    """Encoding and decoding by levels and edges; every quantiser says where those lie.
 
-    Example:
-        >>> quantizer: Quantizer = UniformQuantizer(bits=4, limit=1.0)
-        >>> quantizer.decode(quantizer.encode(torch.tensor([0.0, 0.3])))
-        tensor([0.0000, 0.2667])
+    Attributes:
+        bits: Bits of a code, 1 to 16.
     """
 
-    @property
-    def bits(self) -> int:
-        """Bits of a code, 1 to 16."""
+    bits: int
 
     @property
+    @abstractmethod
     def bound(self) -> float:
         """Largest error of an input within the range: a difference, or for `LogQuantizer` a ratio."""
-
-    def encode(self, x: Tensor) -> Tensor:
-        """Return the int64 code of every number of x, in x's shape."""
-
-    def decode(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the level of every code, in the codes' shape."""
-
-
-class Codebook(ABC):
-    """Encoding and decoding by levels and edges; the quantisers below only say where those lie."""
 
     @property
     @abstractmethod
@@ -108,7 +94,7 @@ class Codebook(ABC):
 
 
 @dataclass(frozen=True)
-class UniformQuantizer(Codebook):
+class UniformQuantizer(Quantizer):
     """Uniform mid-tread quantiser, for the mean: `n = 2**bits - 1` levels, the middle one exactly 0.
 
         step = 2*limit/n,    level of code c = (c - (n - 1)/2)*step,    |x - level| <= bound = step/2
@@ -160,7 +146,7 @@ class UniformQuantizer(Codebook):
 
 
 @dataclass(frozen=True)
-class LogQuantizer(Codebook):
+class LogQuantizer(Quantizer):
     """Quantiser uniform in the log domain, for the scale: `n = 2**bits` bins of equal ratio.
 
         ratio = (high/low)**(1/n),    bin of code c = [low*ratio**c, low*ratio**(c + 1)),
@@ -205,7 +191,7 @@ class LogQuantizer(Codebook):
         return float(2 ** (self._octaves / 2))
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the code of the half-open bin that holds each scale; see `Codebook.encode`.
+        """Return the code of the half-open bin that holds each scale; see `Quantizer.encode`.
 
         Raises:
             ValueError: x holds a negative number, NaN or infinity, or is not floating point.

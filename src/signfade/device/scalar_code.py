@@ -83,15 +83,15 @@ class ScalarCode:
 
     def rounded(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and scales as a server decodes them, in the dtypes given."""
-        told_mean, told_scale = self.decode(*self.encode(mean, scale))
-        return told_mean.to(mean), told_scale.to(scale)
+        decoded_mean, decoded_scale = self.decode(*self.encode(mean, scale))
+        return decoded_mean.to(mean), decoded_scale.to(scale)
 
     def sent_scale(self, mean: Tensor, scale: Tensor) -> Tensor:
-        """Return the scale to tell: the true one about the mean, or more where the mean cannot be told.
+        """Return the scale to send: the true one about the mean, or more where the mean cannot be sent.
 
         With `top` the largest mean in units, a mean m far above its unit u comes as `top*u`, and bits that
         are all alike must carry the rest, `m - top*u = u`. So where nothing but the mean is left (a layer of
-        one weight has no deviation at all) `u = m/(1 + top)`, and both together say m.
+        one weight has no deviation at all) `u = m/(1 + top)`, and both together give m.
 
         Args:
             mean: Means before quantisation.
@@ -104,7 +104,7 @@ class ScalarCode:
         """Tell which means and which scales lie beyond their quantiser's range, bool in their shape.
 
         A scale of zero does not count, nor does its mean: there is nothing to send beside the mean, and
-        `sent_scale` sees to it that mean and bits together tell that.
+        `sent_scale` sees to it that mean and bits together carry it.
 
         Args:
             mean: Means before quantisation.

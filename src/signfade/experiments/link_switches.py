@@ -11,8 +11,8 @@ from scipy import special
 from signfade.experiments.config import ConfigError
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings, RunSettings
-from signfade.theory.mse import kappa_of, mse_faded
-from signfade.theory.outage import block_error_faded
+from signfade.theory.coding import block_error_faded
+from signfade.theory.errors import kappa_of, mse_faded
 from signfade.theory.pilots import PilotRule, pilot_mse
 from signfade.theory.quadrature import fading_nodes
 

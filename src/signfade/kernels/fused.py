@@ -12,7 +12,7 @@ numbers per device.
 | linear | identity | 1 |
 | high_snr, vote | sign | the sign of h |
 
-A device with h = 0 has c = 0 and contributes its mean alone.
+A device with h = 0 has c = 0 and contributes its mean only.
 
 Threads share out tiles of coordinates. Inside a tile devices are added one after another, in the order in
 which they are given, each as `offset + factor*f` in float64: no result depends on the number of threads, nor
@@ -25,7 +25,8 @@ on how the devices are cut into calls that continue one accumulator.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,15 +44,7 @@ __all__ = ["add_soft_bits", "fused_sum", "received"]
 
 Float64 = NDArray[np.float64]
 
-RULES = ("sbfl", "blmmse", "high_snr", "zero_forcing", "vote", "linear")
-FUNCTIONS = {
-    "sbfl": 0,
-    "blmmse": 1,
-    "zero_forcing": 1,
-    "linear": 1,
-    "high_snr": 2,
-    "vote": 2,
-}  # tanh, identity, sign
+TANH, IDENTITY, SIGN = 0, 1, 2
 
 # 2^f = sum_i EXP2[i]*f^i on [-1/2, 1/2], minimax. The constant is 1, so that tanh(0) is 0.
 EXP2: tuple[float, ...] = (1.0, 0.6931471807855991, 0.24022647782756684, 0.055503496608201454)
@@ -61,6 +54,44 @@ TANH_LIMIT = 20.0  # tanh is 1 in float32 beyond 9.1
 _LARGEST = 1e30  # a gain so small that the noise over it is larger carries no information
 _LEAST = 1e-30
 _CERTAIN = 1e12  # an SNR at which no noise within 6.4 deviations can turn a sign
+
+
+class Rule(NamedTuple):
+    """What the kernel makes of one symbol: `f(c*y)`.
+
+    Attributes:
+        function: f.
+        slope: c, from gains other than zero, noise variances and the form.
+        silent: Whether a device with a gain of zero contributes its mean only, and no noise.
+        scalars: Whether devices have means and scales.
+    """
+
+    function: int
+    slope: Callable[[Float64, Float64, str], Float64]
+    silent: bool = True
+    scalars: bool = True
+
+
+def _soft_slope(gain: Float64, sigma2: Float64, form: str) -> Float64:
+    certain = (sigma2 == 0) | (gain**2 > _CERTAIN * sigma2)
+    slope = np.where(certain, _CERTAIN / gain, gain / np.where(certain, 1.0, sigma2))
+    return slope * (2.0 if form == "published" else 1.0)
+
+
+def _linear_slope(gain: Float64, sigma2: Float64, form: str) -> Float64:
+    bits_power = 2 / math.pi if form == "published" else 1.0
+    power = bits_power * gain**2 + sigma2
+    return np.divide(gain, power, out=np.zeros_like(gain), where=power > 0)
+
+
+RULES = {
+    "sbfl": Rule(TANH, _soft_slope),
+    "blmmse": Rule(IDENTITY, _linear_slope),
+    "high_snr": Rule(SIGN, lambda gain, sigma2, form: np.sign(gain)),
+    "zero_forcing": Rule(IDENTITY, lambda gain, sigma2, form: 1 / gain),
+    "vote": Rule(SIGN, lambda gain, sigma2, form: np.sign(gain), scalars=False),
+    "linear": Rule(IDENTITY, lambda gain, sigma2, form: np.ones_like(gain), silent=False),
+}
 
 
 def slopes(
@@ -75,11 +106,12 @@ def slopes(
         >>> slopes("blmmse", "corrected", np.array([1.0, 0.0]), np.array([1.0, 0.0]))
         (array([0.5, 0. ], dtype=float32), array([0.5, 0. ], dtype=float32))
     """
+    law = RULES[rule]
     if known is not None:
-        return _known_slopes(rule, form, h, sigma2, *known)
-    heard = h != 0
-    gain = np.where(heard, h, 1.0)
-    if rule == "sbfl":
+        return _known_slopes(law, form, h, sigma2, *known)
+    alive = h != 0
+    gain = np.where(alive, h, 1.0)
+    if law.function == TANH:
         with np.errstate(divide="ignore", over="ignore"):
             snr = (gain / np.sqrt(sigma2)) ** 2
         certain = snr > _CERTAIN
@@ -87,44 +119,26 @@ def slopes(
         signal = factor * np.where(certain, _CERTAIN, snr)
         noise = factor * np.where(certain, 0.0, gain / np.sqrt(np.where(certain, 1.0, sigma2)))
     else:
-        slope = _slope(rule, form, gain, sigma2)
+        slope = law.slope(gain, sigma2, form)
         signal, noise = slope * gain, slope * np.sqrt(sigma2)
-    if rule == "linear":  # a given linear rule may listen to a dead link: it hears noise
-        signal = signal * heard
-    else:
-        signal, noise = signal * heard, noise * heard
+    signal = signal * alive
+    if law.silent:
+        noise = noise * alive
     noise = np.clip(noise, -_LARGEST, _LARGEST)
     return signal.astype(np.float32), noise.astype(np.float32)
 
 
-def _slope(rule: str, form: str, gain: Float64, sigma2: Float64) -> Float64:
-    """Return c for gains other than zero; any rule but sbfl."""
-    if rule == "blmmse":
-        bits_power = 2 / math.pi if form == "published" else 1.0
-        power = bits_power * gain**2 + sigma2
-        return np.divide(gain, power, out=np.zeros_like(gain), where=power > 0)
-    if rule == "zero_forcing":
-        return 1 / gain
-    return np.ones_like(gain) if rule == "linear" else np.sign(gain)
-
-
 def _known_slopes(
-    rule: str, form: str, h: Float64, sigma2: Float64, known_h: Float64, known_sigma2: Float64
+    law: Rule, form: str, h: Float64, sigma2: Float64, known_h: Float64, known_sigma2: Float64
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    heard = known_h != 0
-    gain = np.where(heard, known_h, 1.0)
+    alive = known_h != 0
     limits = (-_LARGEST, _LARGEST)
     with np.errstate(over="ignore", under="ignore"):  # gains at the edge of float64
-        if rule == "sbfl":
-            certain = (known_sigma2 == 0) | (gain**2 > _CERTAIN * known_sigma2)
-            slope = np.where(certain, _CERTAIN / gain, gain / np.where(certain, 1.0, known_sigma2))
-            slope = slope * (2.0 if form == "published" else 1.0)
-        else:
-            slope = _slope(rule, form, gain, known_sigma2)
-        slope = np.clip(slope if rule == "linear" else slope * heard, *limits)
+        slope = law.slope(np.where(alive, known_h, 1.0), known_sigma2, form)
+        slope = np.clip(slope * alive if law.silent else slope, *limits)
         signal, noise = slope * h, slope * np.sqrt(sigma2)
-    if FUNCTIONS[rule] == 2:  # a dead link taken for a live one votes with its noise; a zero would not vote
-        signal = np.where((signal == 0) & heard, _LEAST, signal)
+    if law.function == SIGN:  # a dead link taken for a live one votes with its noise; a zero would not vote
+        signal = np.where((signal == 0) & alive, _LEAST, signal)
     return np.clip(signal, *limits).astype(np.float32), np.clip(noise, *limits).astype(np.float32)
 
 
@@ -216,10 +230,10 @@ def add_devices(
                 tile_normal(words, cell, scratch, z)
             tile_argument(flips, signal[k], noise[k], z, x)
             f = x
-            if function == 0:
+            if function == TANH:
                 tile_tanh(x, y)
                 f = y
-            elif function == 2:
+            elif function == SIGN:
                 tile_sign(x, y, np.float32(1) if signal[k] != 0 else np.float32(0))
                 f = y
             s = segment
@@ -312,13 +326,13 @@ def fused_sum(
 
     The signals are never stored. Devices are added one after another in the order given; threads share out
     the coordinates. So the bytes of the result depend neither on the number of threads nor on how the devices
-    are cut into calls that hand on `out`.
+    are cut into calls that pass `out` on.
 
     Args:
         rule: "sbfl", "blmmse", "high_snr", "zero_forcing", "vote" (the sum of the detected signs), "linear".
         packed: signs, eight to a byte as `pack_signs` makes them, uint8 `[K, ceil(size/8)]`.
         size: number of coordinates M.
-        h: gains `[K]`. With a gain of zero a device contributes its mean alone (linear: its noise, too).
+        h: gains `[K]`. With a gain of zero a device contributes its mean only (linear: its noise, too).
         sigma2: noise variances `[K]`; zero is a noiseless link.
         mean: `[K]`, or `[K, S]` with `segments`; zero if None. None for the vote.
         scale: `E|g - mean|`, `[K]` or `[K, S]`; one if None. None for the vote.
@@ -345,9 +359,9 @@ def fused_sum(
 
     Reference: Propositions 1 to 3, Corollary 1, Sec. II for the vote; docs/errata.md for the two forms.
     """
-    check_choice("rule", rule, RULES)
+    check_choice("rule", rule, list(RULES))
     check_choice("form", form, ("corrected", "published"))
-    if rule == "vote" and not (mean is None and scale is None):
+    if not RULES[rule].scalars and not (mean is None and scale is None):
         raise ValueError("mean and scale must be None for the vote: it adds signs")
     devices, gain, variance = _check_sent(packed, size, h, sigma2)
     keys = _check_stream(keys, devices)
@@ -363,15 +377,13 @@ def fused_sum(
         raise ValueError(f"out must be float64 of shape [{size}]; got {out.dtype} of shape {list(out.shape)}")
     taken = None if known is None else _check_sent(packed, size, *known)[1:]
     signal, noise = slopes(rule, form, gain, variance, taken)
-    bounds = np.cumsum([0, *lengths])
+    function, bounds = RULES[rule].function, np.cumsum([0, *lengths])
     bits = packed.contiguous().numpy()
     total64 = np.empty(0) if out is None else out.numpy()
     result: NDArray[np.float32] = np.empty(size if out is None else 0, dtype=np.float32)
 
     def work(first: int, last: int) -> None:
-        add_devices(
-            FUNCTIONS[rule], bits, signal, noise, keys, offset, factor, bounds, total64, result, first, last
-        )
+        add_devices(function, bits, signal, noise, keys, offset, factor, bounds, total64, result, first, last)
 
     run_ranges(work, -(-size // TILE), threads or available_threads())
     return torch.from_numpy(result) if out is None else out
@@ -388,7 +400,7 @@ def received(
     stop: int | None = None,
     threads: int | None = None,
 ) -> Tensor:
-    """Return the received symbols themselves, for rules that look at all devices together.
+    """Return the received symbols themselves, for rules that read all devices together.
 
     `y = h*s + sqrt(sigma2)*z`: bit for bit what `transmit` makes of the unpacked signs and the same keys.
     sigma2 is the variance of the real noise per symbol; signs have unit power.

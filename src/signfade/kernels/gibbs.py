@@ -137,17 +137,17 @@ def gibbs_range(llr, root, along, steps, only, combine, plan, key, first, last, 
     """Sample coordinates first ... last - 1.
 
     `root` [d, r], g = root @ z, z ~ N(0, I); unit directions `along` [J, r], `steps` [J, d] = along @ root.T,
-    `only` [J] the variable that a direction moves alone, or -1; `combine` [R, d];
+    `only` [J] the variable that a direction moves by itself, or -1; `combine` [R, d];
     `plan` = (chains, batches a chain, sweeps a batch, sweeps before); `mean`, `error` [R, M].
     """
     chains, batches, length, burn = plan
     d, r = root.shape
     z, g, half, average = np.empty(r), np.empty(d), np.empty(d), np.empty(d)
     edge, order, level = np.empty(d), np.empty(d, np.int64), np.empty(d + 1)
-    alone = np.zeros(d, np.bool_)
+    single = np.zeros(d, np.bool_)
     for k in only:
         if k >= 0:
-            alone[k] = True
+            single[k] = True
     long = math.sqrt(2) * math.exp(math.lgamma(0.5 * (r + 1)) - math.lgamma(0.5 * r))  # E|z|
     values = np.empty((len(combine), chains, batches))
     for m in range(first, last):
@@ -177,7 +177,7 @@ def gibbs_range(llr, root, along, steps, only, combine, plan, key, first, last, 
                         if k >= 0:
                             average[k] += before + ahead * steps[j, k]
                     # Signs do not change with the length of z: it is that of r normal numbers. Nor does the
-                    # prior with its sign: the two are weighed by the likelihood alone.
+                    # prior with its sign: the two are weighed by the likelihood only.
                     score, power, drawn = 0.0, 0.0, 0.0
                     for k in range(d):
                         score += heat * half[k] if g[k] > 0 else -heat * half[k]
@@ -190,7 +190,7 @@ def gibbs_range(llr, root, along, steps, only, combine, plan, key, first, last, 
                         state, v = _uniform(state)
                         drawn += normal_quantile(v) ** 2
                     for k in range(d):
-                        if not alone[k]:
+                        if not single[k]:
                             average[k] += g[k] * math.tanh(score) * long / math.sqrt(power)
                     state, v = _uniform(state)
                     factor = math.sqrt(drawn / power)

@@ -100,7 +100,7 @@ def _add_patches(count, s, at, a, a_row, b, to, b_row, rows, length):
 def weight_gradient(g, winner, x, height, width, rows, length, out):
     """Add the gradient of the weights to out `[O*rows*length]`.
 
-    g, winner: `[N, Hp, Wp, O]`. x: the inputs, flat, `height` rows of `width` numbers a sample. A patch has
+    g, winner: `[N, Hp, Wp, O]`. x: the inputs, flat, `height` rows of `width` numbers per sample. A patch has
     `rows` rows of `length` numbers.
     """
     samples, across, down, channels = g.shape

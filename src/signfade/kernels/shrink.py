@@ -16,7 +16,7 @@ from signfade.kernels.jit import njit
 def shrink_common(product, squares):
     """The correlation common to all pairs: `product/squares`, of variance `2/squares`, shrunk.
 
-    Below two standard deviations it is nothing; and no more is believed than that correlations of bits have
+    Below two standard deviations it is nothing; and no more is assumed than that correlations of bits have
     a variance of about 0.1.
     """
     if squares <= 0:

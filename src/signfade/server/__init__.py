@@ -6,7 +6,11 @@ import importlib
 import pkgutil
 
 from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
-from signfade.server.bfl import (
+from signfade.server.bussgang import blmmse, blmmse_covariance
+from signfade.server.core import Server, ServerMemory, Stage
+from signfade.server.flipped import flipped_link, flipped_llr
+from signfade.server.independent import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
+from signfade.server.joint import (
     CorrelationState,
     LowRank,
     bfl,
@@ -24,12 +28,8 @@ from signfade.server.bfl import (
     private_part,
     smooth_correlation,
 )
-from signfade.server.bussgang import blmmse, blmmse_covariance
-from signfade.server.core import Server, ServerMemory, Stage
-from signfade.server.flipped import flipped_link, flipped_llr
-from signfade.server.independent import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
 from signfade.server.received import Devices, Estimate, Received, Truth
-from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, judge
+from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, update_trust
 from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
 from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
 from signfade.server.superposition import over_the_air, superposed_vote
@@ -89,7 +89,6 @@ __all__ = [
     "initial_state",
     "joint_blmmse",
     "joint_sbfl",
-    "judge",
     "krum",
     "learn_correlation",
     "learn_low_rank",
@@ -103,5 +102,6 @@ __all__ = [
     "smooth_correlation",
     "superposed_vote",
     "trimmed_mean",
+    "update_trust",
     "zero_forcing",
 ]

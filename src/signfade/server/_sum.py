@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from signfade._check import check_choice, check_finite, check_positive, check_ro
 from signfade.device import spread
 from signfade.kernels import fused_sum
 from signfade.kernels.dispatch import is_compiled
+from signfade.settings import Form
 from signfade.uplink import Signals
-
-Form = Literal["corrected", "published"]
-FORMS: tuple[Form, ...] = ("corrected", "published")
 
 # A ratio y/h beyond this carries no information; the bound keeps float32 sums over many devices finite.
 LARGEST_RATIO = 1e30
@@ -33,7 +31,7 @@ def check_received(
     name: str = "y",
 ) -> None:
     """Raise a ValueError that names the first argument that cannot be right; `name` is what y is called."""
-    check_choice("form", form, FORMS)
+    check_choice("form", form, get_args(Form))
     check_rows(name, y)
     if y.dtype not in (torch.float32, torch.float64):  # half precision overflows in a sum over devices
         raise ValueError(f"{name} must be float32 or float64; got {y.dtype}")
@@ -54,7 +52,7 @@ def check_received(
 
 
 def column(value: Tensor, like: Tensor) -> Tensor:
-    """Turn one number a device, `[K]`, into a column that multiplies `[K, M]`; leave `[K, M]` alone."""
+    """Turn one number per device, `[K]`, into a column that multiplies `[K, M]`; leave `[K, M]` alone."""
     value = value.to(device=like.device, dtype=like.dtype)
     return value.unsqueeze(1) if value.ndim == 1 else value
 

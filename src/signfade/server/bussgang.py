@@ -15,7 +15,6 @@ from torch import Tensor
 from signfade._check import check_finite, check_shape
 from signfade.server._sum import (
     LARGEST_RATIO,
-    Form,
     by_layer,
     check_received,
     column,
@@ -24,7 +23,7 @@ from signfade.server._sum import (
 )
 from signfade.server.aggregators import AGGREGATORS, Aggregator, one_device_at_a_time
 from signfade.server.received import Received
-from signfade.settings import MethodSettings
+from signfade.settings import Form, MethodSettings
 from signfade.uplink import Signals, symbols
 
 __all__ = ["blmmse", "blmmse_covariance"]

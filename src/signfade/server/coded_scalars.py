@@ -115,7 +115,7 @@ def _remember(
 
 
 def _resolved(received: Received, refined: Refined, passed: Tensor, turned: Tensor) -> Received:
-    """Return the round after words have told the signs of gains: a word that checks leaves no doubt."""
+    """Return the round after codewords have settled the signs of gains: a decoded word leaves no doubt."""
     h = torch.where(turned, -refined.link.h, refined.link.h)
     trust = torch.where(passed, torch.ones_like(refined.trust), refined.trust)
     known = Refined(Link(h, refined.link.sigma2), trust)

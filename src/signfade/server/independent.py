@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from signfade._check import check_rows, check_shape
 from signfade.server._sum import (
     LARGEST_RATIO,
-    Form,
     by_layer,
     check_received,
     column,
@@ -25,7 +24,7 @@ from signfade.server._sum import (
 from signfade.server.aggregators import AGGREGATORS, Aggregator, Context, one_device_at_a_time
 from signfade.server.received import Estimate, Received
 from signfade.server.vote import detect
-from signfade.settings import MethodSettings
+from signfade.settings import Form, MethodSettings
 from signfade.uplink import Signals, half_llr, symbols
 
 __all__ = ["SBFLNetwork", "high_snr", "ideal", "sbfl", "zero_forcing"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from signfade import theory
 from signfade.device import sign
 from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
-from signfade.server.bfl import (
+from signfade.server.joint import (
     LowRank,
     bfl,
     factor_bfl,
@@ -26,8 +26,8 @@ from signfade.server.bfl import (
     private_part,
     smooth_correlation,
 )
-from signfade.server.bfl._normal import JointFit
-from signfade.server.joint_view import View, make_view
+from signfade.server.joint._normal import JointFit
+from signfade.server.joint_inputs import JointInputs, make_inputs
 from signfade.server.predict import drawn_gradients, trial_moments
 from signfade.server.received import Estimate, Received, Truth
 from signfade.settings import MethodSettings, RunSettings
@@ -42,37 +42,41 @@ _TRIES = 4096
 
 def _estimate(received: Received, context: Context) -> Estimate:
     method = context.method
-    view = make_view(method, received)
-    correlation, memory = _correlation(received, view, context)
-    weights, part = view.aim(correlation)
-    prior = (view.scale, correlation, weights)
+    inputs = make_inputs(method, received)
+    correlation, memory = _correlation(received, inputs, context)
+    weights, part = inputs.noisy_weights(correlation)
+    prior = (inputs.scale, correlation, weights)
     if method.joint == "linear":
-        h, sigma2 = view.linear_link
+        h, sigma2 = inputs.linear_link
         fit = fit_joint_blmmse(h, sigma2, *prior)
-        value = joint_blmmse(received.y, h, sigma2, view.mean, view.scale, correlation, view.weights, fit)
+        value = joint_blmmse(
+            received.y, h, sigma2, inputs.mean, inputs.scale, correlation, inputs.weights, fit
+        )
     elif method.joint == "soft":
-        fit = fit_joint_sbfl(view.h, view.sigma2, *prior, view.agreement)
-        known = (view.mean, view.scale, correlation, view.weights)
-        value = joint_sbfl(received.y, view.h, view.sigma2, *known, fit=fit)
+        fit = fit_joint_sbfl(inputs.h, inputs.sigma2, *prior, inputs.agreement)
+        known = (inputs.mean, inputs.scale, correlation, inputs.weights)
+        value = joint_sbfl(received.y, inputs.h, inputs.sigma2, *known, fit=fit)
     else:
-        fit = fit_joint_sbfl(view.h, view.sigma2, *prior, view.agreement)
-        value = _posterior_mean(method, received.y, view, correlation, weights)
-        value = value + view.weights.to(value) @ view.mean.to(value)
+        fit = fit_joint_sbfl(inputs.h, inputs.sigma2, *prior, inputs.agreement)
+        value = _posterior_mean(method, received.y, inputs, correlation, weights)
+        value = value + inputs.weights.to(value) @ inputs.mean.to(value)
 
     def predict(truth: Truth, factor: float) -> float | None:
         if truth.correlation is None:
             return None
         if method.joint in ("linear", "soft"):
-            moments = _computed(method, truth, received, view, fit)
+            moments = _computed(method, truth, received, inputs, fit)
         else:
-            moments = _tried(method, truth, received, view, correlation, weights)
+            moments = _tried(method, truth, received, inputs, correlation, weights)
         moments = moments.cut(len(truth.total) / received.size)
         return moments.nmse(factor) if moments.energy > 0 else None
 
     return Estimate(value, part * fit.gain, memory, predict)
 
 
-def _correlation(received: Received, view: View, context: Context) -> tuple[Tensor | LowRank, object]:
+def _correlation(
+    received: Received, inputs: JointInputs, context: Context
+) -> tuple[Tensor | LowRank, object]:
     """Return the correlation between the variables whose signs are sent, and what is remembered of it."""
     if context.method.correlation == "genie":
         if context.genie is None:
@@ -80,15 +84,15 @@ def _correlation(received: Received, view: View, context: Context) -> tuple[Tens
                 f'method.correlation must be "learned" for more than {PAIRED_DEVICES} devices per round, '
                 "or gradients that do not fit in memory"
             )
-        return view.seen(context.genie), context.memory
-    links = (received.y, *view.linear_link)
+        return inputs.noisy_correlation(context.genie), context.memory
+    links = (received.y, *inputs.linear_link)
     if context.memory is None:
         return (learn_correlation if len(received) <= PAIRED_DEVICES else learn_low_rank)(*links), None
     return smooth_correlation(context.memory, *links, torch.from_numpy(received.devices))
 
 
 def _posterior_mean(
-    method: MethodSettings, y: Tensor, view: View, correlation: Tensor | LowRank, weights: Tensor
+    method: MethodSettings, y: Tensor, inputs: JointInputs, correlation: Tensor | LowRank, weights: Tensor
 ) -> Tensor:
     """Return the posterior mean of the centred sum, from symbols `[K, M]`."""
     if isinstance(correlation, LowRank):
@@ -96,8 +100,8 @@ def _posterior_mean(
             f'method.joint must be "linear" or "soft" for more than {PAIRED_DEVICES} devices per round; '
             f"got {len(y)}"
         )
-    signals, zero = view.posterior_link(y), torch.zeros_like(view.mean)
-    std = math.sqrt(math.pi / 2) * view.scale.double()
+    signals, zero = inputs.posterior_link(y), torch.zeros_like(inputs.mean)
+    std = math.sqrt(math.pi / 2) * inputs.scale.double()
     if method.joint == "ep":
         covariance = correlation * std[:, None] * std[None, :]
         return bfl(*signals, zero, covariance, weights, method="ep")
@@ -106,7 +110,7 @@ def _posterior_mean(
 
 
 def _computed(
-    method: MethodSettings, truth: Truth, received: Received, view: View, fit: JointFit
+    method: MethodSettings, truth: Truth, received: Received, inputs: JointInputs, fit: JointFit
 ) -> theory.JointMoments:
     """Return the moments of a weighted sum, of signals or of their soft bits, over the true links."""
     assert truth.correlation is not None
@@ -116,7 +120,7 @@ def _computed(
     elif not received.in_doubt:
         signal, power = theory.moments("sbfl", air.snr)
     else:
-        signal, power = theory.mismatched_moments("sbfl", air.h, air.sigma2, view.h, view.sigma2)
+        signal, power = theory.mismatched_moments("sbfl", air.h, air.sigma2, inputs.h, inputs.sigma2)
     return theory.given_moments(
         (1 - 2 * method.flip) * np.atleast_1d(signal),
         power,
@@ -132,7 +136,7 @@ def _tried(
     method: MethodSettings,
     truth: Truth,
     received: Received,
-    view: View,
+    inputs: JointInputs,
     correlation: Tensor | LowRank,
     weights: Tensor,
 ) -> theory.JointMoments:
@@ -143,7 +147,7 @@ def _tried(
     draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
     g = drawn_gradients(truth.correlation, std, draw[0])
     y = air.h[:, None] * _bits(method, g, std, received) + air.sigma2.sqrt()[:, None] * draw[1]
-    guess = _posterior_mean(method, y.float(), view, correlation, weights).double()
+    guess = _posterior_mean(method, y.float(), inputs, correlation, weights).double()
     return trial_moments(g, received.weights, guess)
 
 

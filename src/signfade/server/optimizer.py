@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_finite
-from signfade.device import sign
+from signfade.device.bits import sign
 from signfade.server.update import (
     FULL_PRECISION_BITS,
     ServerState,

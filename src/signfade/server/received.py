@@ -36,7 +36,7 @@ class Received:
         fresh: Whose gradient is at these weights, `[K]`.
         rotation_key: Of the rotation that all devices of the round used.
         tie_key: Of the round's coins, one per coordinate, for votes that are tied.
-        refined: Gains whose magnitude the signals have told, for rules that read one device at a time. `link`
+        refined: Gains whose magnitude the signals gave, for rules that read one device at a time. `link`
             then counts the doubt about their signs as noise.
         decoded: Whose scalars arrived, `[K]`; None where they cannot be lost.
         trust: Reliabilities, `[K]`, where they are learned; `weights` are then multiplied by them.

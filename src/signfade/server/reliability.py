@@ -24,12 +24,12 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_positive, check_shape
 
-__all__ = ["ReliabilityState", "gather_evidence", "initial_reliability", "judge"]
+__all__ = ["ReliabilityState", "gather_evidence", "initial_reliability", "update_trust"]
 
 _PRIOR = 2.0  # log-odds of honesty before any evidence: seven to one
 _AGAINST = 10.0  # log-odds against it before a device's bits are turned round; up to there they are left out
 _KEEP = 0.98  # of what is known, when a round is as telling as can be
-_LARGEST = 5.0  # of a statistic in units of its noise: one round must not decide alone
+_LARGEST = 5.0  # of a statistic in units of its noise: no single round may decide
 _SWEEPS = 5
 _TO_DEVIATION = 1.4826  # a Gaussian's deviation over its median absolute deviation
 
@@ -41,7 +41,7 @@ class ReliabilityState:
     Attributes:
         trust: Reliability, `[N]`, from -1 to 1; weights for the next round.
         total: Sum over rounds of weighted evidence, `[N]`.
-        weight: Sum of the weights, `[N]`; zero for a device never heard.
+        weight: Sum of the weights, `[N]`; zero for a device never received.
         square: Sum of the weights times the rounds' shares: `square/weight**2` is the noise of the average.
     """
 
@@ -80,7 +80,7 @@ def gather_evidence(
         devices: Who shows it, int64 `[K]`, distinct.
 
     Returns:
-        The new state; `judge` turns it into trust.
+        The new state; `update_trust` turns it into trust.
 
     Raises:
         ValueError: Shapes that do not match, NaN, or a variance that is not positive.
@@ -88,7 +88,7 @@ def gather_evidence(
     Example:
         >>> z, noise = torch.tensor([2.0, 3.0, 2.0, -2.0]), 0.1 * torch.ones(4)
         >>> state = gather_evidence(initial_reliability(4), z, noise, torch.arange(4))
-        >>> judge(state).trust.round(decimals=1)
+        >>> update_trust(state).trust.round(decimals=1)
         tensor([ 1.,  1.,  1., -1.], dtype=torch.float64)
     """
     check_shape("z", z, (len(devices),))
@@ -110,7 +110,7 @@ def gather_evidence(
     return replace(state, total=total, weight=known, square=square)
 
 
-def judge(state: ReliabilityState) -> ReliabilityState:
+def update_trust(state: ReliabilityState) -> ReliabilityState:
     """Turn the evidence into trust: `c = odds/(prior + m^2/v)`, cut to [-1, 1], `odds = prior + 2*a*m/v`.
 
     a is a device's average of the statistic, m the median of the averages, v the noise of a or the robust
@@ -127,14 +127,14 @@ def judge(state: ReliabilityState) -> ReliabilityState:
         The state with its `trust` renewed.
 
     Example:
-        >>> judge(initial_reliability(2)).trust
+        >>> update_trust(initial_reliability(2)).trust
         tensor([1., 1.], dtype=torch.float64)
     """
-    heard = state.weight > 0
-    if int(heard.sum()) < 2:
+    reported = state.weight > 0
+    if int(reported.sum()) < 2:
         return state
-    average = state.total[heard] / state.weight[heard]
-    noise = state.square[heard] / state.weight[heard].square()
+    average = state.total[reported] / state.weight[reported]
+    noise = state.square[reported] / state.weight[reported].square()
     found = torch.ones_like(average)
     for _ in range(_SWEEPS):
         typical, scatter = _typical(average, found.clamp_min(0))
@@ -143,7 +143,7 @@ def judge(state: ReliabilityState) -> ReliabilityState:
         odds = odds.clamp_min(0) + (odds + _AGAINST).clamp_max(0)
         found = (odds / (_PRIOR + typical**2 / variance)).clamp(-1, 1)
     trust = state.trust.clone()
-    trust[heard] = found
+    trust[reported] = found
     return replace(state, trust=trust)
 
 

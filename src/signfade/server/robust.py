@@ -25,7 +25,7 @@ __all__ = ["LARGEST_RATIO", "ScalarState", "accepted_scale", "bound_scalars", "i
 LARGEST_RATIO = 4.0  # of a scale to the median; on digits the largest honest one is at 2 in most rounds
 _TO_DEVIATION = 1.4826  # a Gaussian's deviation over its median absolute deviation
 _SMALLEST_SPREAD = 0.1  # of log scales: devices that are all but alike may still differ by a few tenths
-_COMPARED = 25  # devices at least, if there are so many: the last ones heard, each once
+_COMPARED = 25  # devices at least, if there are so many: the last ones received, each once
 _CANDIDATES = 400  # scales that attackers try
 
 
@@ -34,12 +34,12 @@ class ScalarState:
     """The last report of each of N devices, a column for each of the S layers.
 
     Attributes:
-        heard: When each device was last heard, int64 `[N]`: a count of rounds from 1; 0 is never.
-        logs: Logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not heard.
+        last_received: When each device was last received, int64 `[N]`: a count of rounds from 1; 0 is never.
+        logs: Logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not received.
         means: Means, float64 `[N, S]`; NaN likewise.
     """
 
-    heard: Tensor
+    last_received: Tensor
     logs: Tensor
     means: Tensor
 
@@ -73,8 +73,8 @@ def bound_scalars(
 
     and a mean more than `deviations` robust deviations from the median of the means becomes that median. An
     exaggeration beyond the bound gains nothing, not even the bound. A small scale is let pass: a device may
-    be silent. Compared are the devices of this round and, where they are fewer than 25, the last ones heard
-    before, each with its last report: a device counts once, however often it is heard.
+    be silent. Compared are the devices of this round and, if those are fewer than 25, the last ones received
+    before, each with its last report: a device counts once, however often it is received.
 
     Args:
         state: From `initial_scalars` or the last round. Not modified.
@@ -108,7 +108,7 @@ def bound_scalars(
     if not deviations > 0:
         raise ValueError(f"deviations must be positive; got {deviations}")
     state = _remembered(state, mean, scale, torch.arange(len(scale)) if devices is None else devices)
-    compared = _compared(state.heard, len(scale))
+    compared = _compared(state.last_received, len(scale))
     middle, reach = _accepted(state.logs[compared], deviations)
     known = ~middle.isnan()
     unit = middle.nan_to_num(0.0).exp().to(scale)
@@ -151,18 +151,18 @@ def accepted_scale(honest: Tensor, attackers: int, deviations: float = 3.0) -> T
 
 def _remembered(state: ScalarState, mean: Tensor, scale: Tensor, devices: Tensor) -> ScalarState:
     """Put this round's reports in the place of the devices' last ones."""
-    heard, logs, means = state.heard.clone(), state.logs.clone(), state.means.clone()
+    last_received, logs, means = state.last_received.clone(), state.logs.clone(), state.means.clone()
     reported = scale > 0
-    heard[devices] = heard.max() + 1
+    last_received[devices] = last_received.max() + 1
     logs[devices] = torch.where(reported, scale.double(), torch.nan).log()
     means[devices] = torch.where(reported, mean.double(), torch.nan)
-    return ScalarState(heard, logs, means)
+    return ScalarState(last_received, logs, means)
 
 
-def _compared(heard: Tensor, now: int) -> Tensor:
-    """Mark the last devices heard, at least `max(now, 25)` where so many were heard at all, `[N]`."""
-    recent = torch.topk(heard, min(max(now, _COMPARED), len(heard))).values[-1]
-    return heard >= recent.clamp_min(1)
+def _compared(last_received: Tensor, now: int) -> Tensor:
+    """Mark the last devices received, at least `max(now, 25)` where so many were received at all, `[N]`."""
+    recent = torch.topk(last_received, min(max(now, _COMPARED), len(last_received))).values[-1]
+    return last_received >= recent.clamp_min(1)
 
 
 def _accepted(logs: Tensor, deviations: float) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ def over_the_air(
 
     `ghat = sum_k alpha_k mean_k + E[sum_k alpha_k scale_k s_k | y]`. With levels `T_c = sum_k a_k s_k` and
     values `V_c = sum_k alpha_k scale_k s_k` over all sign patterns c, `E = sum_c V_c exp(-(y - T_c)^2/(2
-    sigma2)) / sum_c exp(-(y - T_c)^2/(2 sigma2))`. Devices heard alike need only be counted, so that
+    sigma2)) / sum_c exp(-(y - T_c)^2/(2 sigma2))`. Devices received alike need only be counted, so that
     inversion costs K + 1 patterns and not `2^K`.
 
     Args:
@@ -75,8 +75,8 @@ def over_the_air(
     Reference: docs/radio.md.
     """
     a, value, offset = _check(y, amplitude, sigma2, mean, scale, weights, method)
-    heard = a > 0
-    a, value = a[heard], value[heard]
+    active = a > 0
+    a, value = a[active], value[active]
     parts = _patterns(a, value, sigma2, method)
     signal = y.double().numpy() if y.device.type == "cpu" else y.double().cpu().numpy()
     if len(parts.level) == 1:

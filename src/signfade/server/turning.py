@@ -23,7 +23,7 @@ from torch import Tensor
 from signfade.device import Bits, Encoder, one_bit
 from signfade.keys import stream_key
 from signfade.server.received import Received
-from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, judge
+from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, update_trust
 from signfade.uplink import error_probability
 
 __all__ = ["Reliability", "ReliabilityMemory"]
@@ -84,7 +84,7 @@ class Reliability:
         known = state.known
         if len(past) == _LAG and past[0].round == received.round - _LAG:
             known = self._turn(known, past[0], past[1].weights, now, received.fresh)
-        known = judge(known)
+        known = update_trust(known)
         kept = torch.from_numpy(np.flatnonzero(received.fresh))
         bare = (now.devices[kept], now.packed[kept], now.scale[kept], now.gain[kept])
         past = [*past, _Past(received.round, received.model.clone(), *bare)][-_LAG:]

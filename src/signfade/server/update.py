@@ -56,7 +56,7 @@ def momentum_update(
         momentum: Weight of the past, in [0, 1).
 
     Returns:
-        The new state and an `UpdateInfo`; the downlink carries 32 bits a weight.
+        The new state and an `UpdateInfo`; the downlink carries 32 bits per weight.
 
     Example:
         >>> state = initial_state(torch.tensor([1.0, 1.0]))
@@ -93,7 +93,7 @@ def sign_downlink_update(
     The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the
     first: the weights at which gradients are taken are the same.
 
-    Arguments as in `momentum_update`; the downlink carries one bit a weight.
+    Arguments as in `momentum_update`; the downlink carries one bit per weight.
 
     Example:
         >>> state = initial_state(torch.tensor([1.0, 1.0]))

@@ -7,12 +7,8 @@ variance of the real noise per symbol and signs ±1.
 
 from __future__ import annotations
 
-from signfade.theory.convergence import Schedule, corrected_bound, published_bound, step_sizes
-from signfade.theory.feedback import feedback_limit, feedback_ratio
-from signfade.theory.joint import JointMoments, given_moments, joint_moments, linear_moments, vote_moments
-from signfade.theory.mismatch import mismatched_moments
-from signfade.theory.mse import Family, Printed, kappa_of, mse, mse_faded, printed_mse
-from signfade.theory.outage import (
+from signfade.settings import Fading, Family, Form, PilotUse, Schedule
+from signfade.theory.coding import (
     block_error,
     block_error_faded,
     capacity,
@@ -20,9 +16,12 @@ from signfade.theory.outage import (
     outage,
     threshold_snr,
 )
-from signfade.theory.pilots import PilotRule, PilotUse, pilot_error, pilot_mse
-from signfade.theory.quadrature import Fading
-from signfade.theory.rules import Form, Rule, bit_error, gain, moments, rho, rho_complement
+from signfade.theory.convergence import corrected_bound, published_bound, step_sizes
+from signfade.theory.errors import Printed, kappa_of, mse, mse_faded, printed_mse
+from signfade.theory.feedback import feedback_limit, feedback_ratio
+from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
+from signfade.theory.pilots import PilotRule, pilot_error, pilot_mse
+from signfade.theory.rules import Rule, bit_error, gain, mismatched_moments, moments, rho, rho_complement
 from signfade.theory.total import nmse
 from signfade.theory.vote import tie_probability, vote_correlation, vote_nmse, vote_probability
 
@@ -48,7 +47,6 @@ __all__ = [
     "given_moments",
     "joint_moments",
     "kappa_of",
-    "linear_moments",
     "mismatched_moments",
     "moments",
     "mse",

@@ -9,16 +9,15 @@ Results are arrays `[T]`: entry t - 1 is the bound after t rounds.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from signfade._check import check_choice
+from signfade.settings import Schedule
 from signfade.theory._numbers import Array, Numbers, non_negative
 
-__all__ = ["Schedule", "corrected_bound", "published_bound", "step_sizes"]
-
-Schedule = Literal["constant", "sqrt"]
+__all__ = ["corrected_bound", "published_bound", "step_sizes"]
 
 
 def step_sizes(step: float, rounds: int, schedule: Schedule = "constant") -> Array:

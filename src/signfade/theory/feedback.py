@@ -2,8 +2,8 @@
 
 Model: K devices with full batches near the optimum of a quadratic loss, every round rotated anew, so that
 what the bits lose is new each round: a device's sent vector is `d*u + q`, `E|q|^2 = d*(1 - d)*|u|^2`, with d
-the part of the energy that a sign and a scale tell. Without feedback u is the gradient: the model sees d of
-the exact step and white noise of energy `d*(1 - d)*|g|^2` a device. With feedback u is the gradient and the
+the part of the energy that a sign and a scale capture. Without feedback u is the gradient: the model sees d
+of the exact step and white noise of energy `d*(1 - d)*|g|^2` each. With feedback u is the gradient and the
 memory, the noise of one round is taken back in the next, and nothing is lost for good. On a direction of
 curvature c, with s the step and `|g|^2` the energy of the devices' gradients there,
 
@@ -27,14 +27,14 @@ __all__ = ["feedback_limit", "feedback_ratio"]
 _GAUSSIAN = 2 / math.pi
 
 
-def feedback_limit(smoothness: float, told: float = _GAUSSIAN) -> float:
+def feedback_limit(smoothness: float, captured: float = _GAUSSIAN) -> float:
     """The step below which error feedback helps in every direction: about `d^2 / (2*L)`.
 
     Exactly the smaller root of `(d + d^2)*x^2 - (4 - 2*d + 3*d^2)*x + 2*d^2 = 0`, over L.
 
     Args:
         smoothness: L of the summed loss, the largest curvature.
-        told: d, the part of a gradient's energy that its signs and scale tell, `scale^2/variance`.
+        captured: d, the part of a gradient's energy that its signs and scale capture, `scale^2/variance`.
 
     Returns:
         The step; 0.218/L for Gaussian coordinates, as a rotation makes them.
@@ -46,15 +46,15 @@ def feedback_limit(smoothness: float, told: float = _GAUSSIAN) -> float:
         >>> round(feedback_limit(1.0), 4)
         0.2182
     """
-    _check(told)
+    _check(captured)
     if not 0 < smoothness < math.inf:
         raise ValueError(f"smoothness must be positive and finite; got {smoothness}")
-    square, middle = told + told**2, 4 - 2 * told + 3 * told**2
-    root = (middle - math.sqrt(middle**2 - 8 * square * told**2)) / (2 * square)
+    square, middle = captured + captured**2, 4 - 2 * captured + 3 * captured**2
+    root = (middle - math.sqrt(middle**2 - 8 * square * captured**2)) / (2 * square)
     return root / smoothness
 
 
-def feedback_ratio(step: float, curvature: Numbers, told: float = _GAUSSIAN) -> float:
+def feedback_ratio(step: float, curvature: Numbers, captured: float = _GAUSSIAN) -> float:
     """Excess loss with error feedback over that without, once both have settled.
 
     `sum_i 2*s*c_i/(d*(d + (1 - d)*s*c_i)*(2 - s*c_i)) / sum_i 1/(2 - s*d*c_i)` over directions of curvature
@@ -63,7 +63,7 @@ def feedback_ratio(step: float, curvature: Numbers, told: float = _GAUSSIAN) -> 
     Args:
         step: s.
         curvature: Eigenvalues of the Hessian of the summed loss, any shape.
-        told: As in `feedback_limit`.
+        captured: As in `feedback_limit`.
 
     Returns:
         The ratio; below one feedback helps.
@@ -75,15 +75,15 @@ def feedback_ratio(step: float, curvature: Numbers, told: float = _GAUSSIAN) -> 
         >>> round(feedback_ratio(0.2, 1.0), 3), round(feedback_ratio(1.0, 1.0), 3)
         (0.922, 4.283)
     """
-    _check(told)
+    _check(captured)
     c = np.atleast_1d(non_negative("curvature", curvature))
     if not step > 0 or (step * c >= 2).any():
         raise ValueError(f"step must be positive and below 2 over the largest curvature; got {step}")
     x = step * c
-    with_it = 2 * x / (told * (told + (1 - told) * x) * (2 - x))
-    return float(with_it.sum() / (1 / (2 - told * x)).sum())
+    with_it = 2 * x / (captured * (captured + (1 - captured) * x) * (2 - x))
+    return float(with_it.sum() / (1 / (2 - captured * x)).sum())
 
 
-def _check(told: float) -> None:
-    if not 0 < told <= 1:
-        raise ValueError(f"told must be above 0 and at most 1; got {told}")
+def _check(captured: float) -> None:
+    if not 0 < captured <= 1:
+        raise ValueError(f"captured must be above 0 and at most 1; got {captured}")

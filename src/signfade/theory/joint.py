@@ -22,11 +22,11 @@ import numpy as np
 from scipy import special
 
 from signfade._check import check_choice
-from signfade.settings import Tie
+from signfade.settings import Form, Tie
 from signfade.theory._numbers import Array, Numbers, non_negative, real
-from signfade.theory.rules import Form, Rule, gain, moments
+from signfade.theory.rules import Rule, gain, moments
 
-__all__ = ["JointMoments", "given_moments", "joint_moments", "linear_moments", "vote_moments"]
+__all__ = ["JointMoments", "given_moments", "joint_moments", "vote_moments"]
 
 _NODES = 64  # of the integral over the sum; even, so that no node sits on the step of a unanimous vote
 
@@ -93,9 +93,9 @@ def joint_moments(
         `JointMoments`; `.nmse()` is the normalised error of the sum.
 
     Example:
-        >>> alone = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], np.eye(2)).nmse()
+        >>> independent = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], np.eye(2)).nmse()
         >>> alike = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], [[1.0, 0.9], [0.9, 1.0]]).nmse()
-        >>> round(alone, 3), round(alike, 3)  # independent shrinkage is too strong when devices agree
+        >>> round(independent, 3), round(alike, 3)  # independent shrinkage is too strong when devices agree
         (0.65, 0.556)
 
     Reference:
@@ -116,7 +116,7 @@ def given_moments(
     combine: Numbers | None = None,
     noise: float = 0.0,
 ) -> JointMoments:
-    """`joint_moments` of any elementwise rule, told by what it makes of one bit.
+    """`joint_moments` of any elementwise rule, given what it makes of one bit.
 
     With Gaussian noise before the sign, of deviation `noise * std`, the bit is that of a variable whose
     correlation with the gradient is `c = 1/sqrt(1 + noise**2)`: `E[g_k * f_j]` has the factor c, and bits
@@ -125,15 +125,11 @@ def given_moments(
     Args:
         signal: `E[s*f]` of each device, `[K]`.
         power: `E[f**2]` of each device, `[K]`.
-        std: As in `joint_moments`.
-        correlation: As in `joint_moments`.
-        weights: As in `joint_moments`.
-        scale: As in `joint_moments`.
-        combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`.
+        combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`. A linear
+            rule `sum_k combine_k * y_k` has the moments `h_k` and `h_k**2 + sigma2_k`.
         noise: Of the sign.
 
-    Returns:
-        `JointMoments`.
+    Other arguments as in `joint_moments`.
 
     Example:
         >>> round(given_moments([0.5504], [0.5504], [1.0], [[1.0]]).nmse(), 3)
@@ -155,51 +151,6 @@ def given_moments(
         product=float(seen @ estimate),
         power=float(estimate @ bits @ estimate + (used**2 * second).sum()),
         aligned=_aligned(agreed * estimate, r),
-    )
-
-
-def linear_moments(
-    combine: Numbers,
-    h: Numbers,
-    sigma2: Numbers,
-    std: Numbers,
-    correlation: Numbers,
-    *,
-    weights: Numbers | None = None,
-) -> JointMoments:
-    """Moments of any linear rule, `ghat = sum_k w_k * y_k`, whatever its weights were computed from.
-
-    `Cov(g_k, y_j) = sqrt(2/pi) * std_k * r_kj * h_j`, `Cov(y) = h h^T * (2/pi) * arcsin(r) + diag(sigma2)`
-
-    Args:
-        combine: The weights `w_k` on the received signals, `[K]`.
-        h: Channel gains, `[K]`.
-        sigma2: Variances of the real noise, `[K]`.
-        std: Standard deviations of the gradients, `[K]`.
-        correlation: The true correlation between them, `[K, K]`.
-        weights: `alpha_k`, `[K]`; ones if None.
-
-    Returns:
-        `JointMoments`.
-
-    Example:
-        >>> half = np.sqrt(2 / np.pi) / 2  # blmmse at 0 dB
-        >>> round(linear_moments([half], [1.0], [1.0], [1.0], [[1.0]]).nmse(), 3)
-        0.682
-
-    Reference:
-        Section IV-B.1, jointly over devices; docs/bfl.md.
-    """
-    deviation, r, alpha = _devices(sigma2, std, correlation, weights)
-    heard = real("combine", combine) * real("h", h)
-    bits = (2 / np.pi) * np.arcsin(r)
-    seen = np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
-    noise = (real("combine", combine) ** 2 * non_negative("sigma2", sigma2)).sum()
-    return JointMoments(
-        energy=_energy(alpha * deviation, r),
-        product=float(seen @ heard),
-        power=float(heard @ bits @ heard + noise),
-        aligned=_aligned(heard, r),
     )
 
 
@@ -232,7 +183,7 @@ def vote_moments(
 
     Returns:
         `JointMoments` with power 1, less the probability of a tie where that counts as zero;
-        `.best_scaled_nmse()` is what a vote can be judged by.
+        `.best_scaled_nmse()` is how a vote is measured.
 
     Example:
         >>> round(vote_moments([1e9] * 101, [1.0] * 101, np.eye(101)).best_scaled_nmse(), 3)

@@ -17,20 +17,21 @@ ratios.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from signfade._check import check_choice
+from signfade.settings import Fading, Family, PilotUse
 from signfade.theory._numbers import Array, Numbers, non_negative, plain
-from signfade.theory.mse import Family, kappa_of
-from signfade.theory.quadrature import Fading, fading_nodes, soft_bit
-from signfade.theory.rules import rule_moments
+from signfade.theory.errors import kappa_of
+from signfade.theory.quadrature import fading_nodes, soft_bit
+from signfade.theory.rules import LAWS
 
-__all__ = ["PilotRule", "PilotUse", "pilot_error", "pilot_mse"]
+__all__ = ["PilotRule", "pilot_error", "pilot_mse"]
 
 PilotRule = Literal["sbfl", "blmmse"]
-PilotUse = Literal["naive", "aware", "refined"]
 
 _Z = np.arange(-8.0, 8.1, 0.2)  # of the error; trapezoidal
 _Z_WEIGHT = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
@@ -148,24 +149,43 @@ def _moments(
     rule: PilotRule, use: PilotUse, sigma2: float, pilots: int, fading: Fading, rician_k: float
 ) -> tuple[float, float]:
     """`E[s*f]` and `E[f**2]`."""
+
+    def matched(snr: Array) -> Array:
+        law = LAWS[rule].moments
+        assert law is not None
+        return law(snr, "corrected").power
+
     if use == "refined" and fading == "gaussian":
         power, weight = fading_nodes("gaussian")
         sign = soft_bit(pilots * power / sigma2).power
-        both = float((sign * rule_moments(rule, power / sigma2, "corrected").power) @ weight)
+        both = float((sign * matched(power / sigma2)) @ weight)
         return both, both
     power, weight, error = _estimate(sigma2, pilots, fading, rician_k)
     if use == "refined" and error > 0:
         guess = np.sqrt(power)[:, None]
         h = guess + np.sqrt(error) * _Z
         sign = np.tanh(np.abs(h) * guess / error) ** 2
-        both = float(weight @ (sign * rule_moments(rule, h**2 / sigma2, "corrected").power) @ _Z_WEIGHT)
+        both = float(weight @ (sign * matched(h**2 / sigma2)) @ _Z_WEIGHT)
         return both, both
-    seen = power / (sigma2 + error)
     if use != "naive":
-        both = float(weight @ rule_moments(rule, seen, "corrected").power)
+        both = float(weight @ matched(power / (sigma2 + error)))
         return both, both
-    if rule == "sbfl":
-        soft = soft_bit(seen, 1 + error / sigma2)
-        return float(weight @ soft.signal), float(weight @ soft.power)
+    first, second = _NAIVE[rule](power, error, sigma2)
+    return float(weight @ first), float(weight @ second)
+
+
+def _naive_soft(power: Array, error: float, sigma2: float) -> tuple[Array, Array]:
+    soft = soft_bit(power / (sigma2 + error), 1 + error / sigma2)
+    return soft.signal, soft.power
+
+
+def _naive_linear(power: Array, error: float, sigma2: float) -> tuple[Array, Array]:
     linear = power / (power + sigma2)
-    return float(weight @ linear), float(weight @ (linear * (1 + error / (power + sigma2))))
+    return linear, linear * (1 + error / (power + sigma2))
+
+
+# `E[s*f]` and `E[f**2]` of a rule that takes the estimate for the gain, at nodes of `hhat**2`.
+_NAIVE: dict[PilotRule, Callable[[Array, float, float], tuple[Array, Array]]] = {
+    "sbfl": _naive_soft,
+    "blmmse": _naive_linear,
+}

@@ -11,18 +11,17 @@ is `gamma = h**2/sigma2`, and the half-LLR `l = h*y/sigma2` is `N(gamma, gamma)`
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.polynomial import Chebyshev
 from scipy import special
 
 from signfade._check import check_choice
+from signfade.settings import Fading
 from signfade.theory._numbers import Array, Numbers, non_negative
 
-__all__ = ["Fading", "SoftBit", "fading_nodes", "soft_bit"]
-
-Fading = Literal["gaussian", "rayleigh", "rician", "none"]
+__all__ = ["SoftBit", "fading_nodes", "soft_bit"]
 
 # The nearest pole, of tanh(2l), is pi/4 away in l: exp(-2*pi*(pi/4)/0.1) = 4e-22. In z = l/sqrt(gamma) it is
 # farther away, which is why a coarser grid serves below -10 dB: exp(-2*pi*2.48/0.3) = 3e-23.

@@ -1,14 +1,14 @@
-"""The error of the sum over the devices, which is what the server hands on."""
+"""The error of the sum over the devices, which is what the server passes on."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
 from signfade._check import check_choice
-from signfade.settings import Tie
+from signfade.settings import Family, Form, Tie
 from signfade.theory._numbers import Numbers, non_negative, per_device, real
-from signfade.theory.mse import Family, mse
-from signfade.theory.rules import Form, Rule
+from signfade.theory.errors import mse
+from signfade.theory.rules import Rule
 from signfade.theory.vote import vote_nmse
 
 __all__ = ["nmse"]
@@ -36,11 +36,9 @@ def nmse(
         snr: Instantaneous SNR `gamma = h**2/sigma2` of each device, `[K]`.
         std: Standard deviation of each device's coordinates, `[K]` or one for all.
         weights: `alpha_k`, `[K]`; ones if None.
-        family: As in `mse`.
-        form: As in `mse`.
-        scale: As in `mse`, `[K]`; the vote has none.
-        mean_abs: As in `mse`, `[K]`.
         tie: As in `vote_probability`; the other rules have no ties.
+
+    Other arguments as in `mse`, `[K]`.
 
     Returns:
         The error over the energy of the target. Guessing zero has 1; a rule can do worse.
@@ -64,5 +62,5 @@ def nmse(
     if energy == 0:
         raise ValueError("std and weights must not all be zero: the target has no energy")
     error = mse(rule, gamma, deviation, family=family, form=form, scale=scale, mean_abs=mean_abs)
-    heard = share > 0  # a device without weight adds nothing, however large its error
-    return float((share[heard] * error[heard]).sum() / energy)
+    counted = share > 0  # a device without weight adds nothing, however large its error
+    return float((share[counted] * error[counted]).sum() / energy)

@@ -17,9 +17,9 @@ import numpy as np
 from scipy import special
 
 from signfade._check import check_choice
-from signfade.settings import Tie
+from signfade.settings import Family, Tie
 from signfade.theory._numbers import Array, Numbers, non_negative, per_device, plain, real
-from signfade.theory.mse import Family, kappa_of
+from signfade.theory.errors import kappa_of
 from signfade.theory.rules import bit_error
 
 __all__ = ["tie_probability", "vote_correlation", "vote_nmse", "vote_probability"]

@@ -7,6 +7,7 @@ Signal model, symbol m of device k in one round: `y = h s + n`, `s = +1 or -1`, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -14,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
+from signfade.settings import Fading
 
 __all__ = ["Link", "draw_fading", "error_probability", "half_llr"]
-
-FADING = ("gaussian", "rayleigh", "rician", "none")
 
 
 def _check_symbols(name: str, symbols: Tensor, h: Tensor, sigma2: Tensor) -> None:
@@ -102,7 +102,7 @@ def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k:
 
     Reference: Sec. VI-A, "Network model" (`gaussian`).
     """
-    check_choice("kind", kind, FADING)
+    check_choice("kind", kind, get_args(Fading))
     if count < 0:
         raise ValueError(f"count must be non-negative; got {count!r}")
     if not 0 <= rician_k < np.inf:

@@ -178,8 +178,8 @@ class PolarCode:
         channel[:] = 0.0 if self.sent.start else _KNOWN
         channel[:, self.sent] = llr.detach().cpu().double().clamp(-_LARGEST, _LARGEST).numpy()
         decoded = self._decode_sionna(channel) if decoder == "sionna" else self._decode(channel)
-        heard = (llr != 0).any(dim=1).cpu()  # a short check may take nothing for a word
-        return decoded._replace(passed=decoded.passed & heard)
+        nonzero = (llr != 0).any(dim=1).cpu()  # a short check may take nothing for a word
+        return decoded._replace(passed=decoded.passed & nonzero)
 
     def _decode(self, channel: NDArray[np.float32]) -> Decoded:
         bits = np.empty((len(channel), self.payload), dtype=np.uint8)
@@ -207,7 +207,7 @@ class PolarCode:
             crc_degree=names[self.check],
             return_crc_status=True,
         )
-        # Its check is not inverted: the word of the inversion alone is taken off first.
+        # Its check is not inverted: the word of the inversion itself is taken off first.
         u = np.zeros((1, self.mother), dtype=np.uint8)
         u[0, np.flatnonzero(~self.frozen)[self.payload :]] = 1
         plain = channel * (1.0 - 2.0 * _transform(u)[0]).astype(np.float32)

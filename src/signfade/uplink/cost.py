@@ -16,7 +16,7 @@ class UplinkBits:
     """Bits sent, by what they are for.
 
     Attributes:
-        signs: One a coordinate, after a rotation its padding included; 32 a weight for `ideal`.
+        signs: One per coordinate, the padding of a rotation included; 32 per weight for `ideal`.
         scalars: Means and scales.
         header: The packet's header and CRC-32, and what fills its sections up to whole bytes.
         pilots: Known symbols, as many bits as they could have carried.
@@ -73,7 +73,7 @@ def uplink_bits(encoder: Encoder, cell: CellSettings, buffers: int = 0, values: 
     """Return what one device sends in this round.
 
     Signs and scalars go as one `Packet`. Coded scalars go as a codeword beside it, and over the air signs go
-    without a packet. `ideal` is charged for its weights alone.
+    without a packet. `ideal` is charged for its weights only.
 
     Args:
         encoder: The device's half of the method, with the range of the round: the first round's scales take
@@ -119,11 +119,11 @@ def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
     Args:
         encoder: The device's half of the method, with the range of the round.
         cell: Section `cell` of the configuration.
-        devices: Number of devices heard.
+        devices: Number of devices received.
 
     Example:
         >>> from signfade.settings import MethodSettings
-        >>> encoder = Encoder(MethodSettings(aggregator="signsgd"), (300,))
+        >>> encoder = Encoder(MethodSettings(), (300,), sends_scalars=False)
         >>> channel_uses(encoder, CellSettings(csi="pilot", pilots=4), 20)  # 300 signs, 252 bits of header
         11120
     """
@@ -131,9 +131,9 @@ def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
     together, coded = cell.access == "over_the_air", cell.side_info == "coded" and encoder.sends_scalars
     word = codeword(encoder, cell).length if coded else 0
     packet = bits.header + (0 if together else bits.signs) + (0 if coded else bits.scalars)
-    alone = -(-packet // a_symbol) + -(-word // a_symbol) + bits.pilots // a_symbol
+    per_device = -(-packet // a_symbol) + -(-word // a_symbol) + bits.pilots // a_symbol
     shared = cell.repeats * -(-bits.signs // a_symbol) if together else 0
-    return shared + devices * alone
+    return shared + devices * per_device
 
 
 def _bits_a_symbol(cell: CellSettings) -> int:

@@ -1,4 +1,4 @@
-"""All devices at once on one channel: how loud each is heard, once its phase is turned before it sends.
+"""All devices at once on one channel: how loud each is received, once its phase is turned before it sends.
 
 Gains are measured in deviations of the one receiver's noise: device k would arrive with
 `|h_k|/sqrt(sigma2_k)` times that deviation if it sent signs at full power, where sigma2 is the variance of
@@ -23,7 +23,7 @@ PRECODINGS = ("inversion", "phase")
 def inversion_level(gain: Tensor, repeats: int = 1) -> float:
     """Return the common amplitude A that makes most of the links, if weaker devices stay silent.
 
-    n devices heard at A each explain `n^2 A^2 / (n A^2 + 1/repeats)` of a sum of n equal signs' energy by a
+    n devices received at A explain `n^2 A^2 / (n A^2 + 1/repeats)` of the energy of a sum of n signs by a
     linear rule; A is the gain of the n-th best device for the best n.
 
     Args:
@@ -31,7 +31,7 @@ def inversion_level(gain: Tensor, repeats: int = 1) -> float:
         repeats: How often each sign is sent; the server takes the mean.
 
     Returns:
-        The amplitude; 0 if nobody is heard.
+        The amplitude; 0 if nobody is received.
 
     Example:
         >>> inversion_level(torch.tensor([3.0, 1.0, 0.25]))
@@ -49,7 +49,7 @@ def inversion_level(gain: Tensor, repeats: int = 1) -> float:
 
 
 def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None, repeats: int = 1) -> Tensor:
-    """Return the amplitude at which every device is heard, in deviations of the receiver's noise.
+    """Return the amplitude at which every device is received, in deviations of the receiver's noise.
 
     | precoding | amplitude |
     |---|---|
@@ -85,5 +85,5 @@ def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None,
         level = inversion_level(gain, repeats)
     elif not 0 < level < float("inf"):
         raise ValueError(f"level must be positive and finite; got {level!r}")
-    heard = (gain >= level) & (gain > 0)
-    return torch.where(heard, torch.full_like(gain, level), torch.zeros_like(gain))
+    sending = (gain >= level) & (gain > 0)
+    return torch.where(sending, torch.full_like(gain, level), torch.zeros_like(gain))

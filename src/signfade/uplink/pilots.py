@@ -15,7 +15,7 @@ sigma2 is the variance of the real noise per symbol and dimension; symbols have 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ from torch import Tensor
 
 from signfade._check import check_choice, check_positive, check_shape
 from signfade.kernels import standard_normal
-from signfade.uplink.channel import FADING, Link, draw_phasors
+from signfade.settings import Fading
+from signfade.uplink.channel import Link, draw_phasors
 
 __all__ = ["GainEstimate", "Refined", "Sounding", "fit_levels", "refine_gain", "sound"]
 
@@ -44,7 +45,7 @@ class GainEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sounding:
-    """What K devices' pilots told in one round.
+    """What K devices' pilots say in one round.
 
     Attributes:
         h: The real gains that the signs pass, `[K]`; the server does not know them.
@@ -111,7 +112,7 @@ def sound(
 
     Reference: docs/radio.md.
     """
-    check_choice("fading", fading, FADING)
+    check_choice("fading", fading, get_args(Fading))
     if pilots < 1:
         raise ValueError(f"pilots must be at least 1; got {pilots}")
     who = np.arange(devices) if chosen is None else chosen
@@ -148,7 +149,7 @@ def _sounding(
 
 
 class Refined(NamedTuple):
-    """A gain whose magnitude the data have told.
+    """A gain whose magnitude the data have settled.
 
     Attributes:
         link: The magnitude with the likelier sign, and the noise; `[K]` each.
@@ -165,7 +166,7 @@ class Refined(NamedTuple):
 
 
 def refine_gain(estimate: GainEstimate, power: Tensor, sigma2: Tensor, size: int) -> Refined:
-    """Learn a gain's magnitude from the data; the pilots then only have to tell its sign.
+    """Learn a gain's magnitude from the data; the pilots then only have to settle its sign.
 
     `h**2` is `mean(y**2) - sigma2`, a sum of M terms, joined with the pilots' `hhat**2 + eps` by their
     variances `(2*sigma2**2 + 4*h**2*sigma2)/M` and `2*eps**2 + 4*hhat**2*eps`. Given the magnitude, the
@@ -197,11 +198,11 @@ def refine_gain(estimate: GainEstimate, power: Tensor, sigma2: Tensor, size: int
     for name, value in (("power", power), ("sigma2", sigma2)):
         check_shape(name, value, (len(h),))
         check_positive(name, value, zero=True)
-    told = h.square() + error
+    expected = h.square() + error
     doubt = 2 * error.square() + 4 * h.square() * error
-    sampled = (2 * sigma2.square() + 4 * told * sigma2) / size
+    sampled = (2 * sigma2.square() + 4 * expected * sigma2) / size
     share = torch.where(doubt > 0, doubt / (doubt + sampled), torch.zeros_like(doubt))
-    magnitude = (told + share * (power - sigma2 - told)).clamp_min(0).sqrt()
+    magnitude = (expected + share * (power - sigma2 - expected)).clamp_min(0).sqrt()
     certain = torch.ones_like(h)
     trust = torch.where(error > 0, torch.tanh(magnitude * h.abs() / error.clamp_min(1e-300)), certain)
     return Refined(Link(torch.where(h < 0, -magnitude, magnitude), sigma2), trust)

@@ -25,7 +25,7 @@ from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.experiments.style import INK, MUTED, figure_style
 from signfade.server import majority_vote, sbfl
-from signfade.server.bfl import (
+from signfade.server.joint import (
     bfl,
     factor_bfl,
     fit_factor,

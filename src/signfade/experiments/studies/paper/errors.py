@@ -21,7 +21,7 @@ from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.experiments.style import INK, MUTED, LineStyle, figure_style, named_styles
-from signfade.server.bfl import bfl, fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
+from signfade.server.joint import bfl, fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
 from signfade.uplink import transmit
 
 __all__ = ["FIG_MSE"]

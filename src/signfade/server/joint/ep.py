@@ -24,7 +24,7 @@ from torch import Tensor
 
 from signfade.kernels import ep as ep_kernel
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.bfl._copies import merge_copies
+from signfade.server.joint._copies import merge_copies
 
 __all__ = ["EP_LIMIT", "EPInfo", "ep_means"]
 

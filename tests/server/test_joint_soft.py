@@ -11,20 +11,19 @@ import pytest
 import torch
 
 from signfade import theory
-from signfade.server.bfl import (
+from signfade.server.independent import high_snr, sbfl
+from signfade.server.joint import (
     LowRank,
     bfl,
+    fit_joint_blmmse,
+    fit_joint_sbfl,
     joint_blmmse,
-    joint_gain,
     joint_sbfl,
-    joint_sbfl_gain,
-    joint_sbfl_weights,
 )
-from signfade.server.bfl.soft import _rho, add_soft_bits
-from signfade.server.independent import high_snr, sbfl
+from signfade.server.joint.soft import _add_soft_bits, _rho
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, random_correlation, receive
+from joint_scenes import SCALE, equal, random_correlation, receive
 
 
 def test_rho_is_that_of_the_theory() -> None:
@@ -52,7 +51,7 @@ def test_error_and_gain_are_as_promised_by_monte_carlo() -> None:
     g, y = receive(r * std[:, None] * std[None, :], h, sigma2, 200_000, 3)
     truth = weights @ g
     estimate = joint_sbfl(y, h, sigma2, torch.zeros(8), SCALE * std, r, weights)
-    eta = joint_sbfl_gain(h, sigma2, SCALE * std, r, weights)
+    eta = fit_joint_sbfl(h, sigma2, SCALE * std, r, weights).gain
     variance = float(weights * std @ r @ (weights * std))
     for sample, expected in ((truth * estimate, eta), ((truth - estimate).square(), 1 - eta)):
         error = float(sample.std()) / math.sqrt(len(truth))
@@ -64,7 +63,7 @@ def test_no_other_weights_are_better() -> None:
     h, sigma2 = torch.ones(6).double(), torch.full((6,), 0.7).double()
     g, y = receive(r, h, sigma2, 100_000, 5)
     truth, soft = g.sum(dim=0), torch.tanh(y / 0.7)
-    best = joint_sbfl_weights(h, sigma2, torch.full((6,), SCALE), r)
+    best = fit_joint_sbfl(h, sigma2, torch.full((6,), SCALE), r).combine
     fitted = torch.linalg.lstsq(soft.T, truth[:, None]).solution[:, 0]
     errors = [float((truth - w @ soft).square().mean()) for w in (best, fitted)]
     assert errors[0] < errors[1] * (1 + 10 * 6 / len(truth))  # the fit has six free numbers
@@ -81,8 +80,8 @@ def test_below_linear_and_below_sbfl_everywhere(devices: int) -> None:
                 torch.full((devices,), 10 ** (-decibel / 10)),
             )
             r = equal(devices, value)
-            error = 1 - joint_sbfl_gain(h, sigma2, scale, r)
-            assert error <= 1 - joint_gain(h, sigma2, scale, r) + 1e-6
+            error = 1 - fit_joint_sbfl(h, sigma2, scale, r).gain
+            assert error <= 1 - fit_joint_blmmse(h, sigma2, scale, r).gain + 1e-6
             alone = theory.joint_moments("sbfl", h.double() ** 2 / sigma2.double(), one, r)
             assert error <= alone.nmse() + 1e-6
 
@@ -140,11 +139,11 @@ def test_one_compiled_pass_gives_the_sum_of_soft_bits_on_any_number_of_threads()
     y = 3 * torch.randn(6, 1700, generator=generator)
     h, sigma2 = torch.randn(6, generator=generator), 0.1 + torch.rand(6, generator=generator)
     combine, mean = torch.randn(6, generator=generator).double(), torch.randn(6, generator=generator)
-    whole = add_soft_bits(y, h, sigma2, combine, mean, threads=1)
+    whole = _add_soft_bits(y, h, sigma2, combine, mean, threads=1)
     soft = torch.tanh((h / sigma2).double()[:, None] * y.double())
     # tanh within 1.2e-7, a slope rounded to float32, the result too
     torch.testing.assert_close(whole.double(), combine @ soft + mean.double().sum(), rtol=0, atol=6e-6)
-    assert torch.equal(add_soft_bits(y, h, sigma2, combine, mean, threads=3), whole)
+    assert torch.equal(_add_soft_bits(y, h, sigma2, combine, mean, threads=3), whole)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from signfade.theory.outage import block_error, block_error_faded, capacity, dispersion, outage, threshold_snr
+from signfade.theory.coding import block_error, block_error_faded, capacity, dispersion, outage, threshold_snr
 
 
 @pytest.mark.parametrize("snr", [0.01, 0.3, 1.0, 10.0, 100.0])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.server.bfl import LowRank, joint_blmmse, joint_gain, joint_weights
 from signfade.server.bussgang import blmmse
+from signfade.server.joint import LowRank, fit_joint_blmmse, joint_blmmse
 
 K = 6
 
@@ -48,7 +48,7 @@ def test_weights_solve_the_normal_equations_written_out() -> None:
         [sum(s["weights"][k] * s["scale"][k] * r[k, j] * h[j] for k in range(K)) for j in range(K)],
         dtype=float,
     )
-    found = joint_weights(s["h"], s["sigma2"], s["scale"], s["correlation"], s["weights"])
+    found = fit_joint_blmmse(s["h"], s["sigma2"], s["scale"], s["correlation"], s["weights"]).combine
     np.testing.assert_allclose(received @ found.numpy(), cross, rtol=1e-7, atol=1e-8)
 
 
@@ -57,7 +57,7 @@ def test_error_and_gain_are_as_promised_by_monte_carlo() -> None:
     arguments = s["h"], s["sigma2"], s["scale"], s["correlation"], s["weights"]
     estimate = joint_blmmse(s["y"], *arguments[:2], torch.zeros(K), *arguments[2:])
     truth = s["weights"] @ s["g"]
-    eta = joint_gain(*arguments)
+    eta = fit_joint_blmmse(*arguments).gain
     variance = float(truth.square().mean())
     products = truth * estimate / variance
     se = float(products.std()) / math.sqrt(len(truth))
@@ -69,7 +69,7 @@ def test_error_and_gain_are_as_promised_by_monte_carlo() -> None:
 def test_no_other_linear_rule_is_better() -> None:
     s = scene(seed=3, size=100_000)
     truth = s["g"].sum(dim=0)
-    best = joint_weights(s["h"], s["sigma2"], s["scale"], s["correlation"])
+    best = fit_joint_blmmse(s["h"], s["sigma2"], s["scale"], s["correlation"]).combine
     fitted = torch.linalg.lstsq(s["y"].T, truth[:, None]).solution[:, 0]
     error = [float((truth - w @ s["y"]).square().mean()) for w in (best, fitted)]
     # The fit has K free numbers: it wins by about K/M of the error, and no more.
@@ -118,17 +118,17 @@ def test_a_dead_device_is_read_off_the_others_and_adds_no_noise() -> None:
     s = scene()
     h = s["h"].clone()
     h[2] = 0
-    silent = joint_weights(h, s["sigma2"], s["scale"], s["correlation"])
+    silent = fit_joint_blmmse(h, s["sigma2"], s["scale"], s["correlation"]).combine
     assert float(silent[2]) == 0
     others = [k for k in range(K) if k != 2]
     assert not torch.allclose(
         silent[others],
-        joint_weights(
+        fit_joint_blmmse(
             h[others], s["sigma2"][others], s["scale"][others], s["correlation"][others][:, others]
-        ),
+        ).combine,
     )
     noiseless = torch.zeros(K, dtype=torch.float64)
-    assert bool(joint_weights(h, noiseless, s["scale"], s["correlation"]).isfinite().all())
+    assert bool(fit_joint_blmmse(h, noiseless, s["scale"], s["correlation"]).combine.isfinite().all())
 
 
 @pytest.mark.parametrize("decibel", [-100.0, -60.0, 0.0, 60.0, 150.0])
@@ -142,13 +142,13 @@ def test_extremes_stay_finite_in_float32(decibel: float, correlation: float) -> 
     estimate = joint_blmmse(y, h, sigma2, torch.zeros(K), torch.ones(K), r)
     assert estimate.dtype == torch.float32
     assert bool(estimate.isfinite().all())
-    assert 0 <= joint_gain(h, sigma2, torch.ones(K), r) <= 1
+    assert 0 <= fit_joint_blmmse(h, sigma2, torch.ones(K), r).gain <= 1
 
 
 def test_equal_noiseless_devices_are_averaged() -> None:
     """Correlation one and no noise: all send the same bit, each weighs the same, and nothing blows up."""
     ones = torch.ones(K)
-    found = joint_weights(ones, 0 * ones, ones, torch.ones(K, K))
+    found = fit_joint_blmmse(ones, 0 * ones, ones, torch.ones(K, K)).combine
     torch.testing.assert_close(found, torch.ones(K, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
@@ -159,13 +159,15 @@ def test_low_rank_agrees_with_dense() -> None:
         torch.rand(40, 2, generator=generator, dtype=torch.float64) - 0.4, torch.tensor([0.9, 0.3]).double()
     )
     arguments = s["h"], s["sigma2"], s["scale"]
-    dense = joint_weights(*arguments, low.dense())
-    thin = joint_weights(*arguments, low)
+    dense = fit_joint_blmmse(*arguments, low.dense()).combine
+    thin = fit_joint_blmmse(*arguments, low).combine
     assert float((thin - dense).norm() / dense.norm()) < 1e-2  # the arcsine's higher orders are dropped
-    assert abs(joint_gain(*arguments, low) - joint_gain(*arguments, low.dense())) < 1e-3
+    assert abs(fit_joint_blmmse(*arguments, low).gain - fit_joint_blmmse(*arguments, low.dense()).gain) < 1e-3
     torch.testing.assert_close(low.times(s["h"]), low.dense() @ s["h"])
     nothing = LowRank(torch.zeros(40, 0), torch.zeros(0))
-    torch.testing.assert_close(joint_weights(*arguments, nothing), joint_weights(*arguments, torch.eye(40)))
+    torch.testing.assert_close(
+        fit_joint_blmmse(*arguments, nothing).combine, fit_joint_blmmse(*arguments, torch.eye(40)).combine
+    )
 
 
 def test_bad_input_is_named() -> None:
@@ -180,7 +182,7 @@ def test_bad_input_is_named() -> None:
     ]
     bad = torch.full((3, 3), -0.9) + 1.9 * torch.eye(3)
     with pytest.raises(ValueError, match=r"positive semidefinite; .* least eigenvalue is -0\.8"):
-        joint_weights(torch.ones(3), torch.ones(3), torch.ones(3), bad)
+        fit_joint_blmmse(torch.ones(3), torch.ones(3), torch.ones(3), bad)
     for message, correlation in cases[:2] + cases[3:]:
         with pytest.raises(ValueError, match=message):
             joint_blmmse(y, one, one, one, one, correlation)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
-from signfade.server.bfl import bfl, ep_means, exact_means, factor_bfl, gibbs_bfl, gibbs_means
-from signfade.server.bfl._gibbs_kernel import draw_between, log_mass, sort_edges
+from signfade.kernels.gibbs import draw_between, log_mass, sort_edges
+from signfade.server.joint import bfl, ep_means, exact_means, factor_bfl, gibbs_bfl, gibbs_means
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, gaussian_integral, receive
+from joint_scenes import SCALE, equal, gaussian_integral, receive
 
 Array = NDArray[np.float64]
 

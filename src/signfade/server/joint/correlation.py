@@ -19,9 +19,9 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_shape
 from signfade.kernels.gram import pair_sums
-from signfade.server.bfl._inputs import check_link
-from signfade.server.bfl._shrink import Float64, eigenvectors, shrink_bits, shrink_bits_low_rank
-from signfade.server.bfl.lowrank import LowRank
+from signfade.server.joint._inputs import check_link
+from signfade.server.joint._shrink import Float64, eigenvectors, shrink_bits, shrink_bits_low_rank
+from signfade.server.joint.lowrank import LowRank
 
 __all__ = [
     "CorrelationState",
@@ -84,7 +84,7 @@ class CorrelationState:
     """What past rounds taught about every pair of a population of N devices.
 
     `bits` `[N, N]` is the running estimate of the bits' correlations, `evidence` `[N, N]` one over its
-    variance (zero: the pair has never been heard together).
+    variance (zero: the pair were never received together).
     """
 
     bits: Tensor
@@ -115,11 +115,11 @@ def smooth_correlation(
 
     A Kalman filter a pair. Between rounds correlations wander, `variance = variance + drift`; then the
     round's measurement joins, weighted by one over its variance. A clear measurement (many coordinates, high
-    SNR) makes the past irrelevant, a poor one leans on it, and what has not been heard for long is forgotten.
+    SNR) makes the past irrelevant, a poor one leans on it, and what is long past is forgotten.
 
     Args:
         state: From `initial_correlation` or the last round. Not modified.
-        y: Received signals of the devices heard, `[K, M]`.
+        y: Received signals of the devices received, `[K, M]`.
         h: Their gains, `[K]`.
         sigma2: Variance of the real noise per symbol, `[K]`.
         devices: Who they are, int64 `[K]`, distinct, below N; `0 ... K-1` if None.
@@ -127,7 +127,7 @@ def smooth_correlation(
             at once.
 
     Returns:
-        `(correlation, state)`: float64 `[K, K]` of the devices heard, and the new state.
+        `(correlation, state)`: float64 `[K, K]` of the devices received, and the new state.
 
     Raises:
         ValueError: As `learn_correlation`, ids outside the population or twice, a negative drift.
@@ -144,12 +144,12 @@ def smooth_correlation(
     if not drift >= 0:
         raise ValueError(f"drift must be non-negative; got {drift}")
     measured, precision = _measure(y, h, sigma2)
-    heard = _identities(devices, len(y), len(state.bits))
+    received = _identities(devices, len(y), len(state.bits))
     # NumPy: on matrices this small a call of torch costs several times one of NumPy.
     bits = state.bits.detach().cpu().numpy().astype(np.float64)
     evidence = state.evidence.detach().cpu().numpy().astype(np.float64)
     evidence = np.zeros_like(evidence) if math.isinf(drift) else evidence / (1 + drift * evidence)
-    pairs = np.ix_(heard, heard)
+    pairs = np.ix_(received, received)
     past, new = evidence[pairs], np.outer(precision, precision)
     bits[pairs] = (past * bits[pairs] + new * measured) / (past + new)
     evidence[pairs] = past + new
@@ -223,14 +223,14 @@ def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
     return bits, ratio**2 * math.sqrt(max(size, _NO_COORDINATE))
 
 
-def _identities(devices: Tensor | None, heard: int, population: int) -> NDArray[np.int64]:
+def _identities(devices: Tensor | None, received: int, population: int) -> NDArray[np.int64]:
     if devices is None:
-        devices = torch.arange(heard)
-    check_shape("devices", devices, (heard,))
+        devices = torch.arange(received)
+    check_shape("devices", devices, (received,))
     found: NDArray[np.int64] = devices.detach().cpu().long().numpy()
     numbers = found.tolist()
-    if len(set(numbers)) != heard or min(numbers) < 0 or max(numbers) >= population:
-        raise ValueError(f"devices must be {heard} distinct numbers below {population}; got {numbers[:9]}")
+    if len(set(numbers)) != received or min(numbers) < 0 or max(numbers) >= population:
+        raise ValueError(f"devices must be {received} distinct numbers below {population}; got {numbers[:9]}")
     return found
 
 

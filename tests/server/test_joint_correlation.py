@@ -10,16 +10,16 @@ import torch
 
 from signfade.kernels.dispatch import plain_form
 from signfade.kernels.gram import pair_sums
-from signfade.server.bfl import (
+from signfade.server.joint import (
     LowRank,
     _shrink,
+    fit_joint_blmmse,
     initial_correlation,
-    joint_weights,
     learn_correlation,
     learn_low_rank,
     smooth_correlation,
 )
-from signfade.server.bfl.correlation import _measure
+from signfade.server.joint.correlation import _measure
 
 SCALE = math.sqrt(2 / math.pi)
 
@@ -83,10 +83,10 @@ def test_learned_is_within_a_tenth_of_told(value: float, decibel: float) -> None
     truth = equal(devices, value)
     learned = learn_correlation(receive(truth, h, sigma2, size, 11), h, sigma2)
     scale = torch.full((devices,), SCALE)
-    told = error(joint_weights(h, sigma2, scale, truth), truth, h, sigma2)
-    found = error(joint_weights(h, sigma2, scale, learned), truth, h, sigma2)
-    assert told <= found * (1 + 1e-9)
-    assert found < 1.1 * told
+    known = error(fit_joint_blmmse(h, sigma2, scale, truth).combine, truth, h, sigma2)
+    found = error(fit_joint_blmmse(h, sigma2, scale, learned).combine, truth, h, sigma2)
+    assert known <= found * (1 + 1e-9)
+    assert found < 1.1 * known
 
 
 @pytest.mark.parametrize("fading", [False, True])
@@ -97,12 +97,12 @@ def test_learned_is_close_to_told_for_devices_with_labels(fading: bool) -> None:
     sigma2, truth = torch.full((devices,), 0.5), labels(devices)
     assert float(truth.min()) < -0.05  # some devices pull against each other
     scale = torch.full((devices,), SCALE)
-    told = error(joint_weights(h, sigma2, scale, truth), truth, h, sigma2)
-    alone = error(joint_weights(h, sigma2, scale, torch.eye(devices)), truth, h, sigma2)
+    known = error(fit_joint_blmmse(h, sigma2, scale, truth).combine, truth, h, sigma2)
+    apart = error(fit_joint_blmmse(h, sigma2, scale, torch.eye(devices)).combine, truth, h, sigma2)
     learned = learn_correlation(receive(truth, h, sigma2, size, 5), h, sigma2)
-    found = error(joint_weights(h, sigma2, scale, learned), truth, h, sigma2)
-    assert alone > 1.15 * told  # there is something to learn,
-    assert found < 1.1 * told  # and it is learned,
+    found = error(fit_joint_blmmse(h, sigma2, scale, learned).combine, truth, h, sigma2)
+    assert apart > 1.15 * known  # there is something to learn,
+    assert found < 1.1 * known  # and it is learned,
     assert float(learned.min()) < -0.03  # negative entries included
 
 
@@ -111,12 +111,12 @@ def test_weak_evidence_gives_the_identity_and_costs_nothing(devices: int) -> Non
     """An entry's deviation is 101/sqrt(200) = 7: a correlation of 0.3 is nowhere to be seen."""
     h, sigma2, scale = torch.ones(devices), torch.full((devices,), 100.0), torch.full((devices,), SCALE)
     truth, identity = equal(devices, 0.3), torch.eye(devices).double()
-    alone = error(joint_weights(h, sigma2, scale, identity), truth, h, sigma2)
+    apart = error(fit_joint_blmmse(h, sigma2, scale, identity).combine, truth, h, sigma2)
     rounds = [learn_correlation(receive(truth, h, sigma2, 200, seed), h, sigma2) for seed in range(40)]
     # Two standard deviations on one number, or an eigenvalue beyond the noise: one round in twenty or so.
     assert sum(bool((r == identity).all()) for r in rounds) >= 32
-    errors = [error(joint_weights(h, sigma2, scale, r), truth, h, sigma2) for r in rounds]
-    assert sum(errors) / 40 < 1.01 * alone
+    errors = [error(fit_joint_blmmse(h, sigma2, scale, r).combine, truth, h, sigma2) for r in rounds]
+    assert sum(errors) / 40 < 1.01 * apart
     dead = learn_correlation(receive(truth, h, sigma2, 200, 0), 0 * h, sigma2)
     torch.testing.assert_close(dead, identity)
 
@@ -182,7 +182,9 @@ def test_smoothing_averages_rounds_and_remembers_who_was_heard() -> None:
         y = receive(part, h, sigma2, size, 100 + t)
         smooth, state = smooth_correlation(state, y, h, sigma2, who, drift=0.0)
     single = learn_correlation(y, h, sigma2)
-    errors = [error(joint_weights(h, sigma2, scale, r), part, h, sigma2) for r in (part, smooth, single)]
+    errors = [
+        error(fit_joint_blmmse(h, sigma2, scale, r).combine, part, h, sigma2) for r in (part, smooth, single)
+    ]
     assert errors[1] < 0.4 * errors[0] + 0.6 * errors[2]  # most of the way from one round to the truth
     assert float(before.evidence.abs().max()) == 0  # the state that went in is left alone
     off = ~torch.eye(population, dtype=torch.bool)
@@ -209,13 +211,13 @@ def test_low_rank_learns_what_dense_learns() -> None:
     h, sigma2 = torch.randn(devices, generator=generator), torch.full((devices,), 0.5)
     truth, scale = labels(devices), torch.full((devices,), SCALE)
     y = receive(truth, h, sigma2, size, 6)
-    told = error(joint_weights(h, sigma2, scale, truth), truth, h, sigma2)
-    alone = error(joint_weights(h, sigma2, scale, torch.eye(devices)), truth, h, sigma2)
+    known = error(fit_joint_blmmse(h, sigma2, scale, truth).combine, truth, h, sigma2)
+    apart = error(fit_joint_blmmse(h, sigma2, scale, torch.eye(devices)).combine, truth, h, sigma2)
     low = learn_low_rank(y, h, sigma2, rank=12)
     assert isinstance(low, LowRank)
     assert float(torch.linalg.eigvalsh(low.dense())[0]) > 0
-    found = error(joint_weights(h, sigma2, scale, low), truth, h, sigma2)
-    assert found - told < 0.25 * (alone - told)
+    found = error(fit_joint_blmmse(h, sigma2, scale, low).combine, truth, h, sigma2)
+    assert found - known < 0.25 * (apart - known)
     noise = torch.randn(devices, 300, generator=generator)
     assert learn_low_rank(noise, h, 100 * sigma2).vectors.shape[1] == 0  # nothing to see: the identity
 

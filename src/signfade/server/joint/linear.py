@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from signfade.server.bfl._inputs import (
+from signfade.server.joint._inputs import (
     check_devices,
     check_gains,
     check_link,
@@ -18,8 +18,8 @@ from signfade.server.bfl._inputs import (
     mean_term,
     weighted_rows,
 )
-from signfade.server.bfl._normal import JointFit, solve_joint
-from signfade.server.bfl.lowrank import LowRank
+from signfade.server.joint._normal import JointFit, solve_joint
+from signfade.server.joint.lowrank import LowRank
 from signfade.uplink import Signals, symbols
 
 __all__ = ["fit_joint_blmmse", "joint_blmmse"]

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from signfade.kernels.sign_moments import sign_moments
+from signfade.kernels.orthants import sign_moments
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.bfl._copies import SAME
+from signfade.server.joint._copies import SAME
 
 Array = NDArray[np.float64]
 

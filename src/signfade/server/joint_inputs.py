@@ -15,16 +15,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from signfade.server.bfl import LowRank
 from signfade.server.flipped import flipped_link, flipped_llr
+from signfade.server.joint import LowRank
 from signfade.server.received import Received
 from signfade.settings import MethodSettings
 
-__all__ = ["View", "make_view"]
+__all__ = ["JointInputs", "make_inputs"]
 
 
 @dataclass(frozen=True)
-class View:
+class JointInputs:
     """Links, priors and weights of K devices for a joint rule.
 
     Attributes:
@@ -59,7 +59,7 @@ class View:
         one = torch.ones_like(self.h)
         return flipped_llr(y, self.h, self.sigma2, self.agreement), one, one
 
-    def seen(self, true: Tensor) -> Tensor:
+    def noisy_correlation(self, true: Tensor) -> Tensor:
         """Return the correlation between noisy gradients from the one between gradients, `[K, K]`."""
         if self.kept == 1:
             return true
@@ -67,7 +67,7 @@ class View:
         noisy.fill_diagonal_(1.0)
         return noisy
 
-    def aim(self, correlation: Tensor | LowRank) -> tuple[Tensor, float]:
+    def noisy_weights(self, correlation: Tensor | LowRank) -> tuple[Tensor, float]:
         """Return the weights on the noisy gradients and the part of the wanted sum's variance they have.
 
         Args:
@@ -91,8 +91,8 @@ class View:
         return weights, float(weights @ noisy @ weights) / variance if variance > 0 else 1.0
 
 
-def make_view(method: MethodSettings, received: Received) -> View:
-    """Return the view of what was received.
+def make_inputs(method: MethodSettings, received: Received) -> JointInputs:
+    """Return what a joint rule needs of what was received.
 
     Args:
         method: Section `method` of the configuration.
@@ -104,7 +104,7 @@ def make_view(method: MethodSettings, received: Received) -> View:
     h, sigma2 = received.h, received.sigma2
     mean, scale, weights = received.mean, received.scale, received.weights
     if method.flip == 0 and method.sign_noise == 0:
-        return View(h, sigma2, None, mean, scale, weights, 1.0)
+        return JointInputs(h, sigma2, None, mean, scale, weights, 1.0)
     right, kept = 1 - 2 * method.flip, 1 / math.hypot(1, method.sign_noise)
     agreement = torch.full((len(received),), right, dtype=torch.float64)
-    return View(h, sigma2, agreement, mean, scale / (right * kept**2), weights, kept)
+    return JointInputs(h, sigma2, agreement, mean, scale / (right * kept**2), weights, kept)

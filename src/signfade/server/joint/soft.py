@@ -1,10 +1,10 @@
 """The best sum of soft bits when devices are correlated: almost the joint posterior, at the price of `sbfl`.
 
-Signal model as in `signfade.server.bfl.linear`. A link is best summed up by its soft bit `tanh(l)`,
+Signal model as in `signfade.server.joint.linear`. A link is best summed up by its soft bit `tanh(l)`,
 `l = h*y/sigma2`, and devices are best combined by weights that know their correlation: do both. With
 `rho_k = E[tanh(l_k)**2]`, which is also `E[s_k * tanh(l_k)]`, `Cov(g_k, tanh(l_j)) = scale_k * r_kj * rho_j`
 and off the diagonal `Cov(tanh(l_k), tanh(l_j)) = (2/pi) * arcsin(r_kj) * rho_k * rho_j`. For independent
-devices the weights are the scales, and the rule is `sbfl`. Told the true correlation it is never worse than
+devices the weights are the scales, and the rule is `sbfl`. Given the true correlation it is never worse than
 `sbfl` or `joint_blmmse`.
 """
 
@@ -20,7 +20,7 @@ from signfade.kernels import fused
 from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.noise import TILE
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.bfl._inputs import (
+from signfade.server.joint._inputs import (
     check_devices,
     check_gains,
     check_link,
@@ -28,8 +28,8 @@ from signfade.server.bfl._inputs import (
     mean_term,
     weighted_rows,
 )
-from signfade.server.bfl._normal import JointFit, solve_joint
-from signfade.server.bfl.lowrank import LowRank
+from signfade.server.joint._normal import JointFit, solve_joint
+from signfade.server.joint.lowrank import LowRank
 from signfade.uplink import Signals, half_llr, symbols
 
 __all__ = ["fit_joint_sbfl", "joint_sbfl"]

@@ -14,11 +14,11 @@ from scipy import integrate
 from scipy.special import log_ndtr
 
 from signfade.kernels.dispatch import plain_form
-from signfade.server.bfl import LowRank, bfl, factor_bfl, factor_nodes, fit_factor, private_part
 from signfade.server.independent import sbfl
+from signfade.server.joint import LowRank, bfl, factor_bfl, factor_nodes, fit_factor, private_part
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, receive
+from joint_scenes import SCALE, equal, receive
 
 
 def adaptive(llr: np.ndarray, shared: np.ndarray, private: np.ndarray) -> float:

@@ -28,8 +28,8 @@ from signfade._check import check_finite, check_positive, check_shape
 from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.factor import factor_range
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.bfl._inputs import check_correlation, check_devices, check_link, mean_term
-from signfade.server.bfl.lowrank import LowRank, leading
+from signfade.server.joint._inputs import check_correlation, check_devices, check_link, mean_term
+from signfade.server.joint.lowrank import LowRank, leading
 from signfade.uplink.channel import half_llr
 
 __all__ = ["factor_bfl", "factor_nodes", "fit_factor", "private_part"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from signfade.server.bfl import LowRank, joint_sbfl, learn_low_rank, lowrank
-from signfade.server.bfl.lowrank import _least_eigenvalue, mapped, valid_low_rank
+from signfade.server.joint import LowRank, joint_sbfl, learn_low_rank, lowrank
+from signfade.server.joint.lowrank import _least_eigenvalue, mapped, valid_low_rank
 
 
 def factors(devices: int, values: list[float], load: float, seed: int = 1) -> LowRank:

@@ -11,10 +11,10 @@ import torch
 from scipy.special import ndtr, ndtri
 
 from signfade.kernels.quantile import normal_quantile
-from signfade.server.bfl import factor_bfl, gibbs_bfl, gibbs_means
+from signfade.server.joint import factor_bfl, gibbs_bfl, gibbs_means
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, receive
+from joint_scenes import SCALE, equal, receive
 
 
 def test_the_quantile_function() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.server.bfl import bfl, device_bfl, exact_means, gibbs_means
-from signfade.server.bfl._orthants import _sampled, orthant_tables, sign_moment
 from signfade.server.independent import sbfl
+from signfade.server.joint import bfl, device_bfl, exact_means, gibbs_means
+from signfade.server.joint._orthants import _sampled, orthant_tables, sign_moment
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, gaussian_integral, random_correlation, receive
+from joint_scenes import SCALE, equal, gaussian_integral, random_correlation, receive
 
 CASES = {
     2: [[[1.0, 0.6], [0.6, 1.0]], [[1.0, -0.85], [-0.85, 4.0]]],

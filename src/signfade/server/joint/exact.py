@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from signfade.server.bfl._copies import merge_copies
-from signfade.server.bfl._inputs import independent_groups
-from signfade.server.bfl._orthants import orthant_tables
+from signfade.server.joint._copies import merge_copies
+from signfade.server.joint._inputs import independent_groups
+from signfade.server.joint._orthants import orthant_tables
 
 __all__ = ["EXACT_LIMIT", "exact_means"]
 
@@ -26,8 +26,8 @@ def exact_means(llr: Tensor, correlation: Tensor, combine: Tensor) -> Tensor:
 
     Variables that do not depend on each other are enumerated apart: only the largest group of dependent ones
     is limited, and copies (a correlation of 1 or -1) count as one. The matrix may be singular. Accuracy as in
-    `signfade.server.bfl._orthants`: where that gives P to 1e-5, all bits are certain and their pattern has a
-    prior probability of P, the mean is off by 1e-5/P of itself.
+    `_orthants.py`: where that gives P to 1e-5, all bits are certain and their pattern has a prior probability
+    of P, the mean is off by 1e-5/P of itself.
 
     Args:
         llr: Half-LLRs of the signs, `[d, N]`; coordinates are independent problems.

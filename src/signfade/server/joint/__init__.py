@@ -1,21 +1,20 @@
 """Joint posterior of all devices' gradients (Section III of the paper), from exact to linear."""
 
-from signfade.kernels.gram import pair_sums
-from signfade.server.bfl.correlation import (
+from signfade.server.joint.correlation import (
     CorrelationState,
     initial_correlation,
     learn_correlation,
     learn_low_rank,
     smooth_correlation,
 )
-from signfade.server.bfl.ep import EPInfo, ep_means
-from signfade.server.bfl.exact import exact_means
-from signfade.server.bfl.factor import factor_bfl, factor_nodes, fit_factor, private_part
-from signfade.server.bfl.gibbs import gibbs_means
-from signfade.server.bfl.linear import fit_joint_blmmse, joint_blmmse
-from signfade.server.bfl.lowrank import LowRank
-from signfade.server.bfl.posterior import bfl, device_bfl, gibbs_bfl
-from signfade.server.bfl.soft import fit_joint_sbfl, joint_sbfl
+from signfade.server.joint.ep import EPInfo, ep_means
+from signfade.server.joint.exact import exact_means
+from signfade.server.joint.factor import factor_bfl, factor_nodes, fit_factor, private_part
+from signfade.server.joint.gibbs import gibbs_means
+from signfade.server.joint.linear import fit_joint_blmmse, joint_blmmse
+from signfade.server.joint.lowrank import LowRank
+from signfade.server.joint.posterior import bfl, device_bfl, gibbs_bfl
+from signfade.server.joint.soft import fit_joint_sbfl, joint_sbfl
 
 __all__ = [
     "CorrelationState",
@@ -37,7 +36,6 @@ __all__ = [
     "joint_sbfl",
     "learn_correlation",
     "learn_low_rank",
-    "pair_sums",
     "private_part",
     "smooth_correlation",
 ]

@@ -15,13 +15,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from signfade._check import check_choice
+from signfade.settings import Fading, Family, Form
 from signfade.theory._numbers import Array, Numbers, common_shape, non_negative, plain
-from signfade.theory.quadrature import Fading, fading_nodes, soft_bit
-from signfade.theory.rules import Form, Moments, Rule, rule_moments
+from signfade.theory.quadrature import fading_nodes, soft_bit
+from signfade.theory.rules import LAWS, Moments, Rule
 
-__all__ = ["Family", "Printed", "kappa_of", "mse", "mse_faded", "printed_mse"]
+__all__ = ["Printed", "kappa_of", "mse", "mse_faded", "printed_mse"]
 
-Family = Literal["gaussian", "laplacian"]
 Printed = Literal["theorem_1", "corollary_2", "corollary_3", "corollary_3_limit"]
 
 # kappa/std: E|g| of a centred variable with unit variance.
@@ -118,9 +118,10 @@ def mse(
     deviation, kappa, used = _prior(std, family, scale, mean_abs)
     gamma = _checked_snr("snr", rule, snr, form)
     shape = common_shape(snr=gamma, std=used)
-    if rule == "ideal":
+    law = LAWS[rule].moments
+    if law is None:
         return plain(np.zeros(shape))
-    return plain(_combine(rule_moments(rule, gamma, form), deviation, kappa, used, gamma))
+    return plain(_combine(law(gamma, form), deviation, kappa, used, gamma))
 
 
 def mse_faded(
@@ -141,16 +142,12 @@ def mse_faded(
     as the density of `h**2` does not vanish at zero.
 
     Args:
-        rule: As in `mse`.
         mean_snr: `E[h**2]/sigma2`, any shape.
-        std: As in `mse`.
         fading: `"gaussian"` (real `h ~ N(0, 1)`, the paper's), `"rayleigh"` (`h**2 ~ Exp(1)`), `"rician"` or
             `"none"`.
-        family: As in `mse`.
-        form: As in `mse`.
-        scale: As in `mse`.
-        mean_abs: As in `mse`.
         rician_k: Power of the line of sight over the scattered power, for `"rician"`.
+
+    Other arguments as in `mse`.
 
     Returns:
         The mean error, of the broadcast shape.
@@ -168,18 +165,19 @@ def mse_faded(
     gamma = _checked_snr("mean_snr", rule, mean_snr, form)
     power, weight = fading_nodes(fading, rician_k)
     shape = common_shape(mean_snr=gamma, std=used)
-    if rule == "ideal":
+    law = LAWS[rule].moments
+    if law is None:
         return plain(np.zeros(shape))
-    if rule == "zero_forcing" and fading != "none":
+    if not LAWS[rule].fades and fading != "none":
         noise = np.where(np.isinf(gamma), 0.0, np.inf)
         found = Moments(np.ones_like(gamma), 1 + noise, np.zeros_like(gamma), -noise)
     else:
-        found = Moments(*(part @ weight for part in rule_moments(rule, gamma[..., None] * power, form)))
+        found = Moments(*(part @ weight for part in law(gamma[..., None] * power, form)))
     return plain(_combine(found, deviation, kappa, used, gamma))
 
 
 def _checked_snr(name: str, rule: Rule, snr: Numbers, form: Form) -> Array:
-    check_choice("rule", rule, get_args(Rule))
+    check_choice("rule", rule, list(LAWS))
     check_choice("form", form, get_args(Form))
     return non_negative(name, snr, infinite=True)
 

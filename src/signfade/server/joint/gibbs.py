@@ -17,7 +17,7 @@ from torch import Tensor
 
 from signfade.kernels import gibbs as gibbs_kernel
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.bfl._copies import SAME, merge_copies
+from signfade.server.joint._copies import SAME, merge_copies
 
 __all__ = ["GIBBS_LIMIT", "gibbs_means"]
 
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 GIBBS_LIMIT = 1000
 _CHAINS, _BATCHES = 8, 4
 _LEAST = _CHAINS * (_BATCHES + 1)
-_ROOM = 0.02  # variance of a variable given the others, from which it is worth moving alone
+_ROOM = 0.02  # variance of a variable given the others, from which it is worth moving by itself
 _LONG = 8.0  # eigenvalues above this many times the least room get a line of their own
 
 
@@ -98,7 +98,7 @@ def gibbs_means(
 
 
 def _lines(correlation: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-    """Return L `[d, r]`, unit vectors of z along which to move `[J, r]`, and the variables they move alone.
+    """Return L `[d, r]`, unit vectors of z along which to move `[J, r]`, and the variable that each moves.
 
     The last is `[J]`, and -1 for a line that moves more than one.
     """
@@ -109,8 +109,8 @@ def _lines(correlation: Array) -> tuple[Array, Array, NDArray[np.int64]]:
     inverse = vectors / np.sqrt(values)
     free = (vectors**2).sum(axis=1) > 1 - 1e-9  # not bound by an eigenvalue that is zero
     room = np.where(free, 1 / (inverse**2).sum(axis=1), 0.0)
-    alone = np.flatnonzero(room > _ROOM)
-    long = values > _LONG * room.min() if len(alone) == len(room) else values > 0
-    along = np.concatenate((inverse[alone] * np.sqrt(room[alone, None]), np.eye(len(values))[long]))
-    only = np.concatenate((alone, np.full(int(long.sum()), -1)))
+    single = np.flatnonzero(room > _ROOM)
+    long = values > _LONG * room.min() if len(single) == len(room) else values > 0
+    along = np.concatenate((inverse[single] * np.sqrt(room[single, None]), np.eye(len(values))[long]))
+    only = np.concatenate((single, np.full(int(long.sum()), -1)))
     return np.ascontiguousarray(root), np.ascontiguousarray(along), only

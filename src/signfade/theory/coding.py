@@ -16,8 +16,8 @@ import numpy as np
 from scipy import optimize, special
 
 from signfade._check import check_choice
+from signfade.settings import Fading
 from signfade.theory._numbers import Array, Numbers, common_shape, non_negative, plain
-from signfade.theory.quadrature import Fading
 
 __all__ = ["block_error", "block_error_faded", "capacity", "dispersion", "outage", "threshold_snr"]
 

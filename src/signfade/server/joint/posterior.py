@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_shape, check_tensor
-from signfade.server.bfl._copies import merge_copies
-from signfade.server.bfl._inputs import (
+from signfade.server.joint._copies import merge_copies
+from signfade.server.joint._inputs import (
     check_devices,
     check_link,
     independent_groups,
     mean_term,
     split_covariance,
 )
-from signfade.server.bfl.ep import ep_means
-from signfade.server.bfl.exact import exact_means
-from signfade.server.bfl.factor import factor_bfl, fit_factor
-from signfade.server.bfl.gibbs import gibbs_means
+from signfade.server.joint.ep import ep_means
+from signfade.server.joint.exact import exact_means
+from signfade.server.joint.factor import factor_bfl, fit_factor
+from signfade.server.joint.gibbs import gibbs_means
 from signfade.uplink.channel import half_llr
 
 __all__ = ["Method", "bfl", "device_bfl", "gibbs_bfl"]

@@ -1,4 +1,4 @@
-"""The normal equations behind every rule that adds up one number a device with fixed weights."""
+"""The normal equations behind every rule that adds up one number per device with fixed weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from signfade.server.bfl._inputs import check_correlation, check_devices, check_scale
-from signfade.server.bfl.lowrank import LowRank, solve_low_rank
+from signfade.server.joint._inputs import check_correlation, check_devices, check_scale
+from signfade.server.joint.lowrank import LowRank, solve_low_rank
 
 # Added to the diagonal, scaled to ones: noiseless devices with equal gradients make the matrix singular.
 _RIDGE = 1e-9

@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from signfade.server.bfl import bfl, ep_means, exact_means, joint_blmmse, joint_weights
+from signfade.server.joint import bfl, ep_means, exact_means, fit_joint_blmmse, joint_blmmse
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bfl_scenes import SCALE, equal, random_correlation, receive
+from joint_scenes import SCALE, equal, random_correlation, receive
 
 
 def twin(llr: np.ndarray, prior: np.ndarray, snr: np.ndarray, sweeps: int) -> np.ndarray:
@@ -123,7 +123,7 @@ def test_labelled_devices_gain_over_linear() -> None:
     h, sigma2 = torch.ones(20), torch.full((20,), 0.2)
     g, y = receive(r, h, sigma2, 20_000, 3)
     truth = g.sum(dim=0)
-    weights = joint_weights(h, sigma2, torch.full((20,), SCALE), r)
+    weights = fit_joint_blmmse(h, sigma2, torch.full((20,), SCALE), r).combine
     linear = float((weights @ y - truth).square().mean())
     found = float((bfl(y, h, sigma2, torch.zeros(20), r, method="ep") - truth).square().mean())
     assert found < 0.97 * linear
