@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from signfade.experiments.config import ConfigError, load
-from signfade.simulation import Experiment, make_radio
+from signfade.simulation import Experiment
+from signfade.uplink import make_radio
 from signfade.device.encoder import Encoder
 from signfade.simulation.radio import Radio
 from signfade.simulation.availability import collect
@@ -22,7 +23,7 @@ from signfade.simulation.synthetic import GaussianTask
 from signfade.settings import AIR_RULES, RunSettings
 from signfade.uplink import Link
 
-from .conftest import settings
+from ..runs import settings
 from .test_run import play
 
 PILOT = {"cell__csi": "pilot"}

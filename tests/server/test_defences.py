@@ -17,7 +17,7 @@ from signfade.server.turning import Reliability
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 
-from .conftest import settings
+from ..runs import settings
 
 
 class Bowl(GaussianTask):
@@ -45,7 +45,7 @@ class Bowl(GaussianTask):
 
 def play(task: GaussianTask, rounds: int, **options: Any) -> Experiment:
     experiment = Experiment(
-        settings(rounds=rounds, data__devices=20, server__step=0.02, **options), task=task
+        settings(rounds=rounds, data__devices=20, server__learning_rate=0.02, **options), task=task
     )
     while not experiment.done:
         experiment.advance()
@@ -66,14 +66,14 @@ def trust(experiment: Experiment) -> torch.Tensor:
         {},
         {"method__rotation": "hadamard"},
         {"method__preset": "best"},
-        {"method__aggregator": "signsgd", "server__step": 0.05, "rounds": 100},  # bits alone tell less
+        {"method__aggregator": "signsgd", "server__learning_rate": 0.05, "rounds": 100},  # bits alone tell less
         {"method__aggregator": "blmmse", "cell__csi": "pilot"},
     ],
 )
 def test_flippers_are_found_whatever_the_data(spread: float, method: dict[str, Any]) -> None:
     """Their gradients turn against the way of the model, whether devices share a minimum or hardly do."""
     lies = {"attack__kind": "sign-flip", "attack__fraction": 0.3, "defence__reliability": True}
-    usual = {"rounds": 60 if spread > 1 else 40, "data__devices": 20, "server__step": 0.02}
+    usual = {"rounds": 60 if spread > 1 else 40, "data__devices": 20, "server__learning_rate": 0.02}
     experiment = Experiment(
         settings(**{**usual, **lies, **method}), task=Bowl(20, 3000 if spread > 1 else 1000, spread)
     )

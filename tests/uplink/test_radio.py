@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from signfade.keys import generator
-from signfade.simulation import make_radio
+from signfade.uplink import make_radio
 from signfade.settings import CellSettings
 from signfade.uplink import LinkBudget, draw_fading, mean_snr_db, place_users
 
