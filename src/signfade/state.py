@@ -106,7 +106,8 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
         return dataclasses.replace(template, **named)
     if isinstance(template, dict):
         if not template:  # its keys were not known before the first round
-            saved = {name.removeprefix(f"{path}."): name for name in tensors if name.startswith(f"{path}.")}
+            inside = {name.removeprefix(f"{path}."): name for name in tensors if name.startswith(f"{path}.")}
+            saved = {key: name for key, name in inside.items() if "." not in key}
             used.update(saved.values())
             return {key: tensors[name].clone() for key, name in saved.items()}
         return {key: _rebuilt(_join(path, key), item, tensors, used) for key, item in template.items()}
@@ -117,6 +118,8 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
     if isinstance(template, str):
         return bytes(found.tolist()).decode().rstrip("\0")
     if isinstance(template, bool | int | float):
+        if found.numel() != 1:
+            raise ValueError(f"{path} must be one number; the checkpoint has shape {list(found.shape)}")
         return type(template)(found.item())
     expected = torch.from_numpy(template) if isinstance(template, np.ndarray) else template
     fits = found.dim() == expected.dim() and all(n in (0, m) for n, m in zip(expected.shape, found.shape))

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from signfade.device import Encoder, Packet
-from signfade.keys import stream_key
-from signfade.uplink.cost import uplink_bits
 from signfade.device.packets import check_packet, decode_packets, make_packet
+from signfade.keys import stream_key
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings
+from signfade.uplink.cost import uplink_bits
 
 LAYERS = (50, 7, 43)
 METHODS: dict[str, dict[str, object]] = {

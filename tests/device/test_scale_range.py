@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.experiments.config import load
-from signfade.simulation import Experiment
 from signfade.device import Encoder
 from signfade.device.scale_range import (
     RangeState,
@@ -19,9 +17,11 @@ from signfade.device.scale_range import (
     count_saturation,
     follow_scales,
 )
+from signfade.experiments.config import load
+from signfade.settings import MethodSettings
+from signfade.simulation import Experiment
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.settings import MethodSettings
 
 from ..runs import finish, settings
 

@@ -12,13 +12,13 @@ import torch
 from signfade.device import Encoder
 from signfade.kernels import standard_normal
 from signfade.keys import stream_key, stream_keys
-from signfade.simulation import Experiment
+from signfade.server import over_the_air
 from signfade.server.air_rule import AirRule
 from signfade.server.received import Received
+from signfade.settings import CellSettings, MethodSettings
+from signfade.simulation import Experiment
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.server import over_the_air
-from signfade.settings import CellSettings, MethodSettings
 from signfade.uplink import align, make_radio, transmit
 
 from ..runs import finish, gaussian, settings

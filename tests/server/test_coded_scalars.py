@@ -47,7 +47,9 @@ class Coded:
     ) -> Received:
         """Send scalars in a round, over these gains, and return what the server has of them."""
         devices, noise = np.arange(len(mean)), torch.full((len(mean),), sigma2).double()
-        signals = transmit(torch.ones(len(mean), 30), h.double(), noise, np.arange(len(mean), dtype=np.uint64))
+        signals = transmit(
+            torch.ones(len(mean), 30), h.double(), noise, np.arange(len(mean), dtype=np.uint64)
+        )
         there = (devices, round, torch.zeros(30), np.ones(len(mean), dtype=bool))
         sent = Received(signals, signals.link, mean, scale, torch.ones(len(mean)), self.encoder, *there)
         self.state, received, metrics = self.stage.apply(self.state, sent.but(**known))

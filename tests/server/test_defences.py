@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from signfade.experiments.config import load
+from signfade.server import joint_rule
+from signfade.server.received import Received
+from signfade.server.turning import Reliability
 from signfade.simulation import Experiment, RunFailed
 from signfade.simulation.attacks import choose_attackers
-from signfade.server import joint_rule
-from signfade.server.turning import Reliability
-from signfade.server.received import Received
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 
@@ -64,7 +64,11 @@ def trust(experiment: Experiment) -> torch.Tensor:
         {},
         {"method__rotation": "hadamard"},
         {"method__preset": "best"},
-        {"method__aggregator": "signsgd", "server__learning_rate": 0.05, "rounds": 100},  # bits without scales tell less
+        {
+            "method__aggregator": "signsgd",
+            "server__learning_rate": 0.05,
+            "rounds": 100,
+        },  # bits without scales tell less
         {"method__aggregator": "blmmse", "cell__csi": "pilot"},
     ],
 )
@@ -112,7 +116,9 @@ def test_a_joint_rule_trusts_independent_devices_as_far_as_a_separate_one(
     given = torch.tensor([1.0, 0.5, -0.9, 0.0], dtype=torch.float64).repeat(5)
     nothing_shared = torch.eye(20, dtype=torch.float64)
 
-    def trusting(stage: Reliability, state: object, received: Received) -> tuple[object, Received, dict[str, Any]]:
+    def trusting(
+        stage: Reliability, state: object, received: Received
+    ) -> tuple[object, Received, dict[str, Any]]:
         weights = (received.weights.double() * given).to(received.weights)
         return state, received.but(trust=given, weights=weights, altered=True), {}
 
@@ -134,8 +140,7 @@ def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte(side_bits: int | 
     """Gradients that differ in size only, by a factor of three at most, or by the quantiser's next level."""
     usual = {"method__rotation": "hadamard", "method__side_bits": side_bits}
     plain, bounded = (
-        run(Bowl(20, 200, 0.0, noise=0.0), 5, defence__bound_scales=bound, **usual)
-        for bound in (False, True)
+        run(Bowl(20, 200, 0.0, noise=0.0), 5, defence__bound_scales=bound, **usual) for bound in (False, True)
     )
     assert torch.equal(plain.weights, bounded.weights)
 
@@ -155,7 +160,7 @@ def test_an_inflated_scale_is_cut_and_the_model_stays_close(side_bits: int | str
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> None:
-    """Honest devices with different classes disagree; forty rounds of digits tell who attacks all the same."""
+    """Honest devices with different classes disagree; forty rounds of digits tell who attacks."""
     example = Path(__file__).parents[2] / "examples" / "digits.toml"
     attack = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
     method = ["method.preset=rotated-sbfl", "server.learning_rate=3e-2", "server.momentum=0.0"]

@@ -17,7 +17,13 @@ from ..runs import settings
 def run(rounds: int = 12, **options: Any) -> tuple[Experiment, list[dict[str, Any]]]:
     """Digits by a small network; rotated, its 9,610 coordinates are Gaussian enough for theory."""
     experiment = Experiment(
-        settings(rounds=rounds, model__name="mlp", method__rotation="hadamard", server__learning_rate=1e-3, **options)
+        settings(
+            rounds=rounds,
+            model__name="mlp",
+            method__rotation="hadamard",
+            server__learning_rate=1e-3,
+            **options,
+        )
     )
     return experiment, [experiment.advance() for _ in range(rounds)]
 
@@ -56,7 +62,7 @@ def test_without_rotation_the_prediction_fails() -> None:
 
 
 def test_each_rung_is_at_or_below_the_one_before() -> None:
-    """Same bits, same noise: independent, jointly linear, nonlinear; the genie is no worse than the learned correlation."""
+    """Same bits, same noise: independent, jointly linear, nonlinear; a genie is no worse than learning."""
     errors = {
         name: np.mean([record["nmse"] for record in run(rounds=6, **method)[1]])
         for name, method in {

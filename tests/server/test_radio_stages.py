@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from signfade.experiments.config import ConfigError, load
-from signfade.simulation import Experiment
 from signfade.server import AGGREGATORS, Server
 from signfade.server.pilots import PilotEstimation
 from signfade.settings import RunSettings
+from signfade.simulation import Experiment
 from signfade.simulation.synthetic import GaussianTask
 from signfade.uplink import Link
 
@@ -185,7 +185,9 @@ def refused(
     together = access == "over_the_air"
     if cell == "perfect" and (together or csi == "pilot" or side == "coded"):
         return True
-    if together and (csi == "pilot" or (aggregator == "own" or AGGREGATORS.find(aggregator).over_the_air is None)):
+    if together and (
+        csi == "pilot" or (aggregator == "own" or AGGREGATORS.find(aggregator).over_the_air is None)
+    ):
         return True
     return csi == "pilot" and modulation == "qpsk" and fading == "rayleigh"
 

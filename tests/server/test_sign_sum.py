@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.simulation import Experiment
-from signfade.uplink.cost import uplink_bits
 from signfade.server import Server, detect, majority_vote, sign_sum
 from signfade.settings import CellSettings
+from signfade.simulation import Experiment
+from signfade.uplink.cost import uplink_bits
 
 from ..runs import settings
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from signfade.experiments.config import deciding, load
+from signfade.settings import Tie
 from signfade.simulation import Experiment
-from signfade.uplink.radio import Radio
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.settings import Tie
 from signfade.theory import tie_probability
 from signfade.uplink import Link
+from signfade.uplink.radio import Radio
 
 from ..runs import settings
 

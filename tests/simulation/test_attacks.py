@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from signfade.device import Encoder, Message
-from signfade.simulation.attacks import Attackers, choose_attackers
 from signfade.server import bound_scalars, initial_scalars
 from signfade.settings import AttackSettings, MethodSettings
+from signfade.simulation.attacks import Attackers, choose_attackers
 
 SIZE = 61
 DEVICES = np.arange(10)
@@ -25,9 +25,7 @@ def attacked(
     **attack: Any,
 ) -> tuple[Message, Message, np.ndarray]:
     """What honest devices send, what arrives instead, and who attacks."""
-    encoder = Encoder(
-        MethodSettings.model_validate(method or {}), (20, SIZE - 20), exponents=exponents
-    )
+    encoder = Encoder(MethodSettings.model_validate(method or {}), (20, SIZE - 20), exponents=exponents)
     g = torch.randn(10, SIZE, generator=torch.Generator().manual_seed(0))[devices] + 0.05
     honest, _ = encoder.encode(g)
     attackers = Attackers(AttackSettings(fraction=0.3, **attack), 10, seed=5)
@@ -117,7 +115,9 @@ def test_a_mixed_minority_does_one_thing_after_the_other() -> None:
 
 
 def test_a_quantiser_is_a_bound_of_its_own() -> None:
-    honest, sent, who = attacked(kind="scale-inflation", strength=1e6, method={"side_bits": 4}, exponents=(0,))
+    honest, sent, who = attacked(
+        kind="scale-inflation", strength=1e6, method={"side_bits": 4}, exponents=(0,)
+    )
     assert (sent.scale[who] <= 2.0**6).all()  # the largest of 16 levels is in the last bin
     assert (sent.scale[who] >= honest.scale.max()).all()
     assert torch.equal(sent.scale[who], sent.scale[who[0]].expand(3, 1))

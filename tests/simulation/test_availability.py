@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from signfade.settings import AvailabilitySettings
 from signfade.simulation import Experiment
 from signfade.simulation.availability import Availability, AvailabilityState, choose_devices
 from signfade.simulation.clients import Clients
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.settings import AvailabilitySettings
 from signfade.uplink import Link
 
 from ..runs import settings
@@ -102,7 +102,9 @@ def test_less_power_is_a_smaller_gain() -> None:
 
 
 def test_a_round_in_which_nobody_is_received_changes_nothing() -> None:
-    experiment = Experiment(settings(rounds=4, availability__late=1.0, availability__staleness=2, eval__every=1))
+    experiment = Experiment(
+        settings(rounds=4, availability__late=1.0, availability__staleness=2, eval__every=1)
+    )
     before = experiment.weights.clone()
     first = experiment.advance()
     assert first["devices"] == 0

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from signfade.device import Encoder, rotated_size, spread
-from signfade.simulation import Experiment, RunFailed
-from signfade.simulation import clients as clients_module
 from signfade.server.core import SMALLEST_GAIN
 from signfade.server.predict import known_gain
 from signfade.server.received import Received
+from signfade.simulation import Experiment, RunFailed
+from signfade.simulation import clients as clients_module
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 from signfade.uplink import Link, transmit
@@ -392,7 +392,10 @@ def test_a_blown_up_loss_is_noticed_once() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method__aggregator": "mode"}, "method.aggregator must be one of .*, or package.module:function; got 'mode'"),
+        (
+            {"method__aggregator": "mode"},
+            "method.aggregator must be one of .*, or package.module:function; got 'mode'",
+        ),
         ({"model__name": "transformer"}, "model.name must be"),
         ({"data__devices": 5000}, "devices"),
     ],

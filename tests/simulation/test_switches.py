@@ -63,8 +63,8 @@ REFUSED = {
     ("ideal", "flippers"): 'attack.kind must be "none" with ideal',
     ("ideal", "inflators"): 'attack.kind must be "none" with ideal',
     ("ideal", "colluders"): 'attack.kind must be "none" with ideal',
-    ("ideal", "bound"): 'defence.bound_scales must be false with ideal',
-    ("ideal", "reliability"): 'defence.reliability must be false with ideal',
+    ("ideal", "bound"): "defence.bound_scales must be false with ideal",
+    ("ideal", "reliability"): "defence.reliability must be false with ideal",
     ("signsgd", "feedback"): "method.error_feedback must be 0 with signsgd",
     ("signsum", "feedback"): "method.error_feedback must be 0 with signsum",
     ("signsgd", "bound"): "defence.bound_scales must be false with signsgd",
@@ -211,7 +211,12 @@ def test_theory_knows_flipped_and_noisy_bits(method: str, law: dict[str, Any], p
 def test_theory_knows_them_on_real_gradients_that_are_rotated(
     rule: dict[str, Any], law: dict[str, Any]
 ) -> None:
-    keys = {"data.name": "digits", "model.name": "mlp", "method.rotation": "hadamard", "server.learning_rate": 1e-3}
+    keys = {
+        "data.name": "digits",
+        "model.name": "mlp",
+        "method.rotation": "hadamard",
+        "server.learning_rate": 1e-3,
+    }
     experiment = Experiment(resolve({**TINY, **keys, **rule, **law, "rounds": 10}))
     ratio = [r["nmse"] / r["nmse_theory"] for r in (experiment.advance() for _ in range(10))]
     assert np.mean(ratio) == pytest.approx(1, abs=0.06)

@@ -108,8 +108,10 @@ class Experiment:
         """Go on from what `state` returned after `round` rounds.
 
         Raises:
-            ValueError: It is the state of another run, or of another round.
+            ValueError: It is the state of another run, of another round, or of signfade 0.1.
         """
+        if "server.round" not in tensors:
+            raise ValueError("the checkpoint is of signfade 0.1, whose runs this version cannot resume")
         state = from_tensors(self._first, tensors)
         if state.server.round != round:
             raise ValueError(f"the checkpoint is of round {state.server.round}, not {round}")
