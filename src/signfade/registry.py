@@ -58,18 +58,22 @@ class Registry(Generic[T]):
         """Return the built-in entries by name."""
         return list(self._entries.items())
 
+    def check(self, name: str) -> None:
+        """Raise a ValueError if there can be no such entry; a user's own is not loaded."""
+        if name not in self._entries and not is_import_path(name):
+            known = ", ".join(self._entries)
+            raise ValueError(
+                f"{self._setting} must be one of {known}, or package.module:function; got {name!r}"
+            )
+
     def find(self, name: str) -> T:
         """Return an entry by its name or import path.
 
         Raises:
             ValueError: There is no such entry, or the user's module cannot be loaded.
         """
-        if name in self._entries:
-            return self._entries[name]
-        if is_import_path(name):
-            return self._adopt(name, load_function(name))
-        known = ", ".join(self._entries)
-        raise ValueError(f"{self._setting} must be one of {known}, or package.module:function; got {name!r}")
+        self.check(name)
+        return self._entries[name] if name in self._entries else self._adopt(name, load_function(name))
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from signfade._text import has_controls, printable
 
 __all__ = [
     "DEFAULT_PRESET",
-    "MIXED_ATTACKS",
     "PRESETS",
     "AttackSettings",
     "AvailabilitySettings",
@@ -72,11 +71,12 @@ class _Section(BaseModel):
 class DataSettings(_Section):
     """What the devices hold."""
 
-    name: Literal["digits", "mnist", "idx", "regression", "gaussian", "own"] = Field(
+    name: str = Field(
         "digits",
         description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the "
         "paper's synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes), own "
-        "(what the devices of a Flower app of yours hold; nothing to simulate with)",
+        "(what the devices of a Flower app of yours hold; nothing to simulate with), or your own as "
+        "package.module:function or file.py:function, which returns a signfade.data.Dataset",
     )
     folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
     split: Literal["two-chunks", "iid", "dirichlet"] = Field(
@@ -347,28 +347,15 @@ class AvailabilitySettings(_Section):
     backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
 
 
-# What the attackers of a mixed minority do, one after the other.
-MIXED_ATTACKS = ("sign-flip", "ones", "mean-shift", "scale-inflation", "random-bits")
-
-
 class AttackSettings(_Section):
     """Devices that lie."""
 
-    kind: Literal[
-        "none",
-        "sign-flip",
-        "scale-inflation",
-        "random-bits",
-        "ones",
-        "mean-shift",
-        "scale-collusion",
-        "below-bound",
-        "mixed",
-    ] = Field(
+    kind: str = Field(
         "none",
         description="what attackers do: none, sign-flip, scale-inflation, random-bits, ones (all bits +1), "
         "mean-shift, scale-collusion (most report vanishing scales, one in six inflates), below-bound "
-        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn)",
+        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn), or "
+        "your own as package.module:function or file.py:function",
     )
     fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
     strength: float = Field(
@@ -483,8 +470,14 @@ class RunSettings(_Section):
         if self.attack.kind != "none" and int(self.data.devices * self.attack.fraction + 0.5) == 0:
             got = f"{self.attack.fraction:g} of {self.data.devices} devices"
             raise ValueError(f"attack.fraction must be at least one device; got {got}")
-        from signfade.server.aggregators import check_settings  # late: most commands never need torch
+        # late: the registries need torch, and their modules need these settings
+        from signfade.data import DATASETS
+        from signfade.server.aggregators import check_settings
+        from signfade.simulation.attacks import ATTACKS
 
+        DATASETS.check(self.data.name)
+        if self.attack.kind != "none":
+            ATTACKS.check(self.attack.kind)
         check_settings(self)
         return self
 

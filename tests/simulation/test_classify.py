@@ -99,8 +99,8 @@ def test_buffers_are_averaged_over_devices(dataset: Dataset, who: Split) -> None
         replica(dataset.train_x[torch.from_numpy(who.of(device))])
         expected.append(replica[2].running_mean)  # type: ignore[union-attr]
     state = task.state()
-    assert torch.allclose(state["buffer.0"], torch.stack(expected).mean(dim=0), rtol=1e-5, atol=1e-7)  # type: ignore[arg-type]
-    assert int(state["buffer.2"]) == 1  # batches tracked: a counter, not an average
+    assert torch.allclose(state["buffer_0"], torch.stack(expected).mean(dim=0), rtol=1e-5, atol=1e-7)  # type: ignore[arg-type]
+    assert int(state["buffer_2"]) == 1  # batches tracked: a counter, not an average
     fresh = ClassificationTask(dataset, who, copy.deepcopy(model), None, seed=5)
     fresh.restore(state)
     assert fresh.evaluate(weights) == task.evaluate(weights)

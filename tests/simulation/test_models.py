@@ -19,7 +19,7 @@ def test_the_papers_network_has_the_papers_size() -> None:
     assert parameters(build_model("paper-cnn", (1, 28, 28), 10, seed=0)) == 62_346
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS.names())
 def test_every_model_maps_a_batch_to_scores(name: str) -> None:
     model = build_model(name, (1, 20, 20), 7, seed=0)
     assert model(torch.zeros(3, 1, 20, 20)).shape == (3, 7)
@@ -49,7 +49,7 @@ def test_a_factory_is_found_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("resnet", (1, 28, 28), "model.name must be auto, paper-cnn"),
+        ("resnet", (1, 28, 28), "model.name must be one of auto, paper-cnn"),
         ("paper-cnn", (1, 8, 8), "paper-cnn needs images of at least 16x16"),
         ("small-cnn", (64,), "needs images"),
         ("no.such.module:net", (64,), "cannot import 'no.such.module'"),

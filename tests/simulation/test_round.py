@@ -1,4 +1,4 @@
-"""One round before the server reads it: who sends what, over which link, in whose noise."""
+"""One round up to what the server receives: who sends what, over which link, in whose noise."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.device import one_bit, rotated_size, unpack_signs
-from signfade.keys import stream_keys
-from signfade.simulation import make_radio
-from signfade.uplink.cost import uplink_bits
-from signfade.device.encoder import Encoder
+from signfade.device import one_bit, rotated_size
 from signfade.device.packets import make_packet
-from signfade.simulation.availability import Diverged, Uplink, collect, rotate_back
+from signfade.keys import stream_key, stream_keys
+from signfade.server import Received, Server, Truth
+from signfade.settings import CellSettings
+from signfade.simulation import Experiment, RunFailed
+from signfade.simulation.round import correlation_of
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.settings import CellSettings, MethodSettings
+from signfade.uplink import make_radio
+from signfade.uplink.cost import uplink_bits
+
+from ..runs import settings
 
 SEED, SIZE = 11, 70
-SOME = np.array([1, 4, 6, 9])
 
 
 class Uneven(GaussianTask):
@@ -37,91 +39,118 @@ class Uneven(GaussianTask):
         )
 
 
-def gradients(round: int) -> torch.Tensor:
-    return Uneven().local_gradients(torch.zeros(SIZE), SOME, round).gradients
+class Round:
+    """The last of some rounds of four of the ten devices, seen through the server's and the metrics' eyes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rounds: int = 1, **method: Any) -> None:
+        changes = {f"method__{key}": value for key, value in method.items()}
+        options = settings(rounds=9, seed=SEED, data__devices=10, data__participation=0.4, **changes)
+        self.received: Received
+        self.truth: Truth
+        self.record: dict[str, Any]
+        aggregate = Server.aggregate
+
+        def spy(server: Server, memory: Any, received: Received, genie: Any = None) -> Any:
+            self.received = received
+            memory, estimate, metrics = aggregate(server, memory, received, genie)
+
+            def predict(truth: Truth, factor: float) -> float | None:
+                self.truth = truth
+                return estimate.predict(truth, factor)
+
+            return memory, type(estimate)(estimate.value, predict=predict), metrics
+
+        monkeypatch.setattr(Server, "aggregate", spy)
+        experiment = Experiment(options, task=Uneven())
+        for _ in range(rounds):
+            self.record = experiment.advance()
+        self.devices, self.encoder = self.received.devices, self.received.encoder
+        self.gradients = Uneven().local_gradients(torch.zeros(SIZE), self.devices, rounds - 1).gradients
 
 
-def play(round: int = 5, **method: Any) -> tuple[Uplink, Encoder]:
-    task = Uneven()
-    encoder = Encoder(MethodSettings.model_validate(method), task.segments)
-    cell = make_radio(CellSettings(), task.devices, SEED)
-    return collect(
-        task, encoder, cell, torch.zeros(SIZE), devices=SOME, round=round, seed=SEED, gram=True
-    ), encoder
-
-
-@pytest.mark.parametrize("round", [0, 5])
-def test_links_and_noise_are_those_of_the_device_and_the_round(round: int) -> None:
-    received = play(round)[0].received
-    assert received is not None
-    link = make_radio(CellSettings(), 10, SEED).link(SOME, round)
-    assert torch.equal(received.h, link.h)
-    assert torch.equal(received.sigma2, link.sigma2)
-    assert received.keys.tolist() == stream_keys(SEED, "noise", round, SOME).tolist()
+@pytest.mark.parametrize("rounds", [1, 6])
+def test_links_and_noise_are_those_of_the_device_and_the_round(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = Round(monkeypatch, rounds)
+    link = make_radio(CellSettings(), 10, SEED).link(last.devices, rounds - 1)
+    assert torch.equal(last.received.h, link.h)
+    assert torch.equal(last.received.sigma2, link.sigma2)
+    keys = stream_keys(SEED, "noise", rounds - 1, last.devices)
+    assert last.received.signals.keys.tolist() == keys.tolist()
 
 
 @pytest.mark.parametrize("weights", ["sum", "share"])
-def test_the_target_is_the_weighted_sum_over_those_heard(weights: str) -> None:
-    """Shares N_k/N are among those heard, so that they sum to one; losses are weighted by them always."""
-    uplink, _ = play(weights=weights)
-    share = torch.tensor([2.0, 5.0, 7.0, 10.0]) / 24
-    alpha = share if weights == "share" else torch.ones(4)
-    assert uplink.received is not None
-    assert torch.allclose(uplink.received.weights, alpha)
-    assert torch.allclose(uplink.truth, alpha @ gradients(5), atol=1e-5)
-    assert uplink.loss == pytest.approx(float(share.double() @ torch.tensor([1.0, 4.0, 6.0, 9.0]).double()))
+def test_the_target_is_the_weighted_sum_over_those_received(
+    weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares N_k/N are among those received, so that they sum to one; losses are weighted by them always."""
+    last = Round(monkeypatch, weights=weights)
+    share = torch.from_numpy((last.devices + 1) / (last.devices + 1).sum())
+    alpha = share.float() if weights == "share" else torch.ones(4)
+    assert torch.allclose(last.received.weights, alpha)
+    assert torch.allclose(last.truth.total, alpha @ last.gradients, atol=1e-5)
+    assert last.record["train_loss"] == pytest.approx(float(share @ torch.from_numpy(last.devices).double()))
 
 
 @pytest.mark.parametrize("rotation", ["none", "hadamard"])
 @pytest.mark.parametrize("scales", ["device", "layer"])
 @pytest.mark.parametrize("side_bits", [None, 4])
 def test_bits_and_scalars_are_what_a_packet_carries(
-    rotation: str, scales: str, side_bits: int | None
+    rotation: str, scales: str, side_bits: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bits counted are a packet's signs and side information, and its signs are about the sent mean."""
-    uplink, encoder = play(rotation=rotation, scales=scales, side_bits=side_bits)
-    received = uplink.received
-    assert received is not None
-    layers = received.layer_mean.shape[1]
-    assert layers == (2 if (scales, rotation) == ("layer", "none") else 1)
-    assert uplink.sent is not None
-    packet = make_packet(encoder, uplink.sent, 0, device=0, round=0)
+    """The bits counted are a packet's signs and scalars, and its signs are about the mean that was sent."""
+    last = Round(monkeypatch, rotation=rotation, scales=scales, side_bits=side_bits)
+    received, encoder = last.received, last.encoder
+    assert received.layer_mean.shape[1] == (2 if (scales, rotation) == ("layer", "none") else 1)
+    packet = make_packet(encoder, last.truth.message, 0, device=0, round=0)
     bits = uplink_bits(encoder, CellSettings(perfect=True))
     assert (bits.signs, bits.scalars) == (packet.payload_bits, packet.side_bits)
-    sent = encoder.rotate(gradients(5), int(rotation_key(5)))
+    sent = encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
     assert received.size == (rotated_size(SIZE) if rotation == "hadamard" else SIZE)
-    assert torch.equal(
-        unpack_signs(received.packed, received.size),
-        one_bit(sent, received.layer_mean, encoder.segments).signs(),
-    )
+    expected = one_bit(sent, received.layer_mean, encoder.segments)
+    assert torch.equal(received.signals.bits.signs(), expected.signs())
 
 
-def rotation_key(round: int) -> np.uint64:
-    return stream_keys(SEED, "rotation", round, [0])[0]
-
-
-def test_signs_alone_and_exact_gradients_have_no_side_information() -> None:
+def test_signs_and_exact_gradients_go_without_scalars(monkeypatch: pytest.MonkeyPatch) -> None:
     for rotation, size in (("none", SIZE), ("hadamard", rotated_size(SIZE))):
         for rule, bits in (("signsgd", size), ("ideal", 32 * SIZE)):
-            encoder = play(aggregator=rule, rotation=rotation)[1]
-            assert uplink_bits(encoder, CellSettings(perfect=True)).payload == bits
-    uplink, _ = play(aggregator="signsgd")
-    assert uplink.received is not None
-    assert torch.equal(unpack_signs(uplink.received.packed, SIZE), torch.where(gradients(5) < 0, -1.0, 1.0))
+            options = settings(method__aggregator=rule, method__rotation=rotation, data__devices=10)
+            assert Experiment(options, task=Uneven()).advance()["payload_bits"] == 10 * bits
+    last = Round(monkeypatch, aggregator="signsgd")
+    signs = last.received.signals.bits.signs()
+    assert torch.equal(signs, torch.where(last.gradients < 0, -1.0, 1.0))
 
 
-def test_what_a_round_rotates_it_rotates_back() -> None:
-    _, encoder = play(rotation="hadamard")
-    g = gradients(5)
-    rotated = encoder.rotate(g, int(rotation_key(5)))
-    assert torch.allclose(rotate_back(rotated[2], encoder, SEED, 5), g[2], atol=1e-5)
-    assert not torch.allclose(rotate_back(rotated[2], encoder, SEED, 6), g[2], atol=0.1)
+def test_what_a_round_rotates_it_rotates_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = Round(monkeypatch, rotation="hadamard")
+    keys = [stream_key(SEED, "rotation", t) for t in (0, 1)]
+    assert last.received.rotation_key == keys[0]
+    first, second = (last.encoder.rotate(last.gradients, key)[2] for key in keys)
+    assert torch.allclose(last.received.turned_back(first), last.gradients[2], atol=1e-5)
+    assert not torch.allclose(last.received.turned_back(second), last.gradients[2], atol=0.1)
 
 
-def test_the_correlation_is_that_of_the_centred_gradients() -> None:
-    uplink, _ = play()
-    assert uplink.correlation is not None
-    np.testing.assert_allclose(uplink.correlation.numpy(), np.corrcoef(gradients(5).numpy()), atol=1e-5)
+def test_the_correlation_is_that_of_the_centred_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = Round(monkeypatch, rotation="hadamard", aggregator="bfl")
+    assert last.truth.correlation is not None
+    g = last.encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
+    np.testing.assert_allclose(last.truth.correlation.numpy(), np.corrcoef(g.numpy()), atol=1e-5)
+
+
+def test_correlation_of_centred_gradients() -> None:
+    g = torch.randn(4, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
+    g[3] = 0
+    expected = np.corrcoef(g[:3].numpy())
+    mean = g.mean(dim=1)
+    found = correlation_of(g @ g.T, mean, mean, 200)
+    assert np.allclose(found[:3, :3].numpy(), expected, atol=1e-12)
+    assert torch.equal(found[3], torch.tensor([0.0, 0, 0, 1], dtype=torch.float64))
+    sent = torch.tensor([3.2, 2.5, 3.0, 0.0], dtype=torch.float64)  # quantised, or false
+    about = (g - sent[:, None])[:3]
+    norms = about.norm(dim=1)
+    found = correlation_of(g @ g.T, sent, mean, 200)[:3, :3]
+    assert torch.allclose(found, about @ about.T / norms[:, None] / norms, atol=1e-12)
 
 
 class Exploding(Uneven):
@@ -132,7 +161,7 @@ class Exploding(Uneven):
         return LocalGradients(1e25 * local.gradients, local.losses)
 
 
-def test_gradients_too_large_to_be_multiplied_are_a_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.Uneven", Exploding)
-    with pytest.raises(Diverged, match="too large"):
-        play(rotation="hadamard")
+def test_gradients_too_large_to_be_multiplied_are_a_divergence() -> None:
+    experiment = Experiment(settings(data__devices=10, method__rotation="hadamard"), task=Exploding())
+    with pytest.raises(RunFailed, match="too large to be multiplied; the model has diverged"):
+        experiment.advance()

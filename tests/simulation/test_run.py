@@ -12,26 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.device import rotated_size, spread
-from signfade.simulation import Experiment, RunFailed
-from signfade.simulation import round as round_module
-from signfade.server.predict import SMALLEST_GAIN, known_gain
+from signfade.device import Encoder, rotated_size, spread
+from signfade.server.core import SMALLEST_GAIN
+from signfade.server.predict import known_gain
 from signfade.server.received import Received
-from signfade.simulation.availability import choose_devices
+from signfade.simulation import Experiment, RunFailed
+from signfade.simulation import clients as clients_module
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.uplink import Link
+from signfade.uplink import Link, transmit
 
-from .conftest import settings
-
-
-def play(experiment: Experiment) -> list[dict[str, Any]]:
-    records = []
-    while not experiment.done:
-        record = experiment.advance()
-        record.pop("seconds")
-        records.append(record)
-    return records
+from ..runs import finish, settings
 
 
 @pytest.mark.parametrize("aggregator", ["signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing"])
@@ -49,7 +40,7 @@ def test_measured_errors_agree_with_theory_where_gradients_are_gaussian(aggregat
             cell__snr_db=5.0,
         )
     )
-    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in finish(experiment)])
     assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(rounds)
 
 
@@ -71,7 +62,7 @@ def test_theory_knows_weights_participation_and_coarse_scalars(aggregator: str, 
             cell__snr_db=5.0,
         )
     )
-    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in finish(experiment)])
     assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(rounds)
 
 
@@ -104,7 +95,7 @@ def test_padding_is_part_of_the_predicted_error(aggregator: str, debias: bool, s
             cell__fading="none",
         )
     )
-    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in finish(experiment)])
     error = 4 * ratio.std() / math.sqrt(rounds)
     assert abs(ratio.mean() - 1) < error + slack
     assert error < 0.03  # so that the padding would be noticed
@@ -126,7 +117,7 @@ def test_every_method_runs(
             method__weights=weights,
         )
     )
-    last = play(experiment)[-1]
+    last = finish(experiment)[-1]
     size = experiment.parameters
     layers = 2 if scales == "layer" else 1
     scalars = 4 * 32 if side_bits is None else 3 * side_bits + 16  # the first scale takes 16 bits
@@ -141,22 +132,20 @@ def test_every_method_runs(
 
 @pytest.mark.parametrize("rotation", ["none", "hadamard"])
 @pytest.mark.parametrize("aggregator", ["sbfl", "signsgd"])
-def test_bytes_do_not_depend_on_threads_or_chunks(
-    aggregator: str, rotation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_do_not_depend_on_threads(aggregator: str, rotation: str) -> None:
     options = {"method__aggregator": aggregator, "method__rotation": rotation, "data__participation": 0.7}
     one = Experiment(settings(threads=1, **options))
-    records = play(one)
+    records = finish(one)
     three = Experiment(settings(threads=3, **options))
-    assert play(three) == records
+    assert finish(three) == records
     assert torch.equal(one.weights, three.weights)
 
 
 def test_a_split_into_chunks_changes_only_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are of a fixed size, so this cannot happen in a run; still the sums must agree."""
-    whole = play(Experiment(settings()))
-    monkeypatch.setattr(round_module, "_CHUNK_NUMBERS", 1300)
-    parts = play(Experiment(settings()))
+    whole = finish(Experiment(settings()))
+    monkeypatch.setattr(clients_module, "_CHUNK_NUMBERS", 1300)
+    parts = finish(Experiment(settings()))
     for a, b in zip(whole, parts, strict=True):
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-5)
         assert a["nmse"] == pytest.approx(b["nmse"], rel=1e-4)
@@ -172,14 +161,14 @@ def test_a_split_into_chunks_changes_only_the_last_digits(monkeypatch: pytest.Mo
 )
 def test_stopping_anywhere_changes_nothing(options: dict[str, Any]) -> None:
     through = Experiment(settings(rounds=6, **options))
-    records = play(through)
+    records = finish(through)
     first = Experiment(settings(rounds=6, **options))
     for _ in range(2):
         first.advance()
     saved = {name: value.clone() for name, value in first.state().items()}
     second = Experiment(settings(rounds=6, **options))
     second.restore(saved, round=2)
-    assert play(second) == records[2:]
+    assert finish(second) == records[2:]
     assert torch.equal(second.weights, through.weights)
 
 
@@ -217,7 +206,7 @@ def test_debiasing_undoes_the_shrinkage() -> None:
         )
         # |e|^2 = |ghat|^2 - 2 <ghat, g> + |g|^2 and <ghat, g> = |ghat| |g| cos: solve for <ghat, g>/|g|^2.
         slopes = []
-        for record in play(experiment):
+        for record in finish(experiment):
             c, e = record["cosine"], record["nmse"]
             # r = |ghat|/|g| solves r^2 - 2 r c + 1 = e; debiased r = 1/c on average
             r = c + math.sqrt(c * c - 1 + e)
@@ -244,7 +233,7 @@ def test_debiasing_has_a_bound(aggregator: str) -> None:
             ),
             task=Centred(devices=6, size=4000, seed=0),
         )
-        play(experiment)
+        finish(experiment)
         steps.append(experiment.weights)
     assert torch.allclose(steps[1], steps[0] / SMALLEST_GAIN, rtol=1e-4, atol=1e-7)
 
@@ -257,25 +246,26 @@ def test_the_gain_without_noise_is_what_a_sign_knows(prior: str, gain: float) ->
     method = settings(method__prior=prior).method
     one, zero = torch.ones(2), torch.zeros(2)
     received = Received(
-        packed=torch.zeros(2, 1, dtype=torch.uint8),
-        size=8,
-        link=Link(one, zero),
+        transmit(torch.ones(2, 8), one, zero, np.zeros(2, dtype=np.uint64)),
+        Link(one, zero),
         layer_mean=zero[:, None],
         layer_scale=torch.tensor([[1.0], [3.0]]),
-        segments=(8,),
         weights=one,
-        keys=np.zeros(2, dtype=np.uint64),
+        encoder=Encoder(method, (8,)),
+        devices=np.arange(2),
+        round=0,
+        model=torch.zeros(8),
+        fresh=np.ones(2, dtype=bool),
     )
-    assert known_gain(method, received) == pytest.approx(gain)
+    assert known_gain("sbfl", method, received) == pytest.approx(gain)
     # At 0 dB blmmse halves what arrives; the stronger device counts nine times.
     at_0_db = replace(received, link=Link(one, torch.tensor([0.0, 1.0])))
-    blmmse = settings(method__prior=prior, method__aggregator="blmmse").method
-    assert known_gain(blmmse, at_0_db) == pytest.approx(gain * (1 + 9 / 2) / 10)
+    assert known_gain("blmmse", method, at_0_db) == pytest.approx(gain * (1 + 9 / 2) / 10)
 
 
 def test_bits_are_those_of_the_devices_heard_and_their_buffers(tmp_path: Path) -> None:
     half = Experiment(settings(data__participation=0.5))
-    assert [record["payload_bits"] for record in play(half)] == [3 * t * (650 + 64) for t in (1, 2, 3)]
+    assert [record["payload_bits"] for record in finish(half)] == [3 * t * (650 + 64) for t in (1, 2, 3)]
     file = tmp_path / "normed.py"
     file.write_text(
         "from torch import nn\n"
@@ -284,14 +274,14 @@ def test_bits_are_those_of_the_devices_heard_and_their_buffers(tmp_path: Path) -
     )
     normed = Experiment(settings(model__name=f"{file}:normed"))
     buffers = 32 * (64 + 64 + 1)  # running mean and variance, and how often they were updated
-    last = play(normed)[-1]
+    last = finish(normed)[-1]
     assert (last["payload_bits"], last["bits.buffers"]) == (3 * 6 * (650 + 64), 3 * 6 * buffers)
 
 
 def test_the_test_set_is_looked_at_when_set_and_at_the_end() -> None:
-    records = play(Experiment(settings(rounds=5, eval__every=2)))
+    records = finish(Experiment(settings(rounds=5, eval__every=2)))
     assert [record["test_accuracy"] is not None for record in records] == [False, True, False, True, True]
-    records = play(Experiment(settings(rounds=5, eval__every=9, eval__at=[1, 3, 7])))
+    records = finish(Experiment(settings(rounds=5, eval__every=9, eval__at=[1, 3, 7])))
     assert [record["test_accuracy"] is not None for record in records] == [True, False, True, False, True]
 
 
@@ -322,7 +312,7 @@ class Still(GaussianTask):
 def test_gradients_that_vanish_leave_no_error_to_speak_of(aggregator: str, rotation: str) -> None:
     options = settings(rounds=2, method__aggregator=aggregator, method__rotation=rotation)
     experiment = Experiment(options, task=Still(devices=3, size=50, seed=0))
-    for record in play(experiment):
+    for record in finish(experiment):
         json.dumps(record, allow_nan=False)
         assert record["cosine"] is None
         assert record["nmse"] is None
@@ -354,7 +344,7 @@ def test_a_mean_that_was_told_is_neither_shrunk_nor_stretched(aggregator: str, d
         cell__snr_db=-3.0,
     )
     experiment = Experiment(options, task=Shifted(devices=6, size=4000, seed=0))
-    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in finish(experiment)])
     assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(rounds)
 
 
@@ -386,33 +376,26 @@ def test_a_users_rule_is_called_with_what_was_received(tmp_path: Path) -> None:
 
 def test_divergence_fails_in_one_sentence() -> None:
     experiment = Experiment(
-        settings(rounds=50, data__name="regression", server__step=100.0, method__aggregator="ideal")
+        settings(rounds=50, data__name="regression", server__learning_rate=100.0, method__aggregator="ideal")
     )
     with pytest.raises(RunFailed, match=r"round \d+: a gradient is not finite; the model has diverged"):
-        play(experiment)
+        finish(experiment)
 
 
 def test_a_blown_up_loss_is_noticed_once() -> None:
-    experiment = Experiment(settings(rounds=30, server__step=50.0, method__aggregator="ideal"))
-    play(experiment)
+    experiment = Experiment(settings(rounds=30, server__learning_rate=50.0, method__aggregator="ideal"))
+    finish(experiment)
     assert len(experiment.warnings) == 1
     assert "training loss rose" in experiment.warnings[0]
-
-
-def test_participation_draws_that_many_devices_anew_each_round() -> None:
-    draws = [choose_devices(40, 0.25, seed=0, round=t) for t in range(200)]
-    assert all(len(set(d.tolist())) == 10 and (np.diff(d) > 0).all() for d in draws)
-    counts = np.bincount(np.concatenate(draws), minlength=40)
-    assert abs(counts - 50).max() < 5 * math.sqrt(200 * 0.25 * 0.75)
-    assert len(choose_devices(40, 1e-6, seed=0, round=0)) == 1
-    assert [len(choose_devices(10, p, seed=0, round=0)) for p in (0.24, 0.25, 0.26, 0.94)] == [2, 3, 3, 9]
-    assert choose_devices(3, 1.0, seed=0, round=0).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method__aggregator": "mode"}, "method.aggregator must be one of ideal, signsgd"),
+        (
+            {"method__aggregator": "mode"},
+            "method.aggregator must be one of .*, or package.module:function; got 'mode'",
+        ),
         ({"model__name": "transformer"}, "model.name must be"),
         ({"data__devices": 5000}, "devices"),
     ],

@@ -38,7 +38,9 @@ def test_neither_blocks_nor_threads_change_a_byte(monkeypatch: pytest.MonkeyPatc
         found = RegressionTask(data, None, seed=5, workers=workers).local_gradients(w, devices, round=0)
         assert torch.equal(found.gradients, expected.gradients)
         assert torch.equal(found.losses, expected.losses)
-    monkeypatch.setattr("signfade.simulation.synthetic._LARGEST_BLOCK_BYTES", 1)  # one at a time: other rounding
+    monkeypatch.setattr(
+        "signfade.simulation.synthetic._LARGEST_BLOCK_BYTES", 1
+    )  # one at a time: other rounding
     found = RegressionTask(data, None, seed=5, workers=2).local_gradients(w, devices, round=0)
     assert torch.allclose(found.gradients, expected.gradients, rtol=1e-4, atol=1e-3)
 

@@ -1,16 +1,15 @@
-"""Garbage in place of everything that only a simulation knows.
+"""Noise in place of everything that only a simulation knows.
 
-A simulated server holds objects that also carry the truth: the sent bits, the links, the scalars before they
-were coded, the sum it is to estimate. `Veil` replaces all of these by garbage as soon as the devices have
-sent. Only the physics may look through it: what makes the received signals out of bits, links and noise.
-Whatever else reads a veiled number gets the garbage, and its results change.
+A simulated server is handed objects that also carry the truth: `Truth` itself, and in the signals the bits
+that were sent, the links they passed and the keys of the noise. `Veil` replaces all of these by noise. Only
+the physics works with the true values: what makes symbols, pilots and codewords out of bits, links and noise.
+Whatever else reads a veiled value gets noise, and its results change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,157 +17,127 @@ import pytest
 import torch
 from torch import Tensor
 
+from signfade.device import Bits, Message, Priors
 from signfade.kernels import fused_sum
-from signfade.simulation import Experiment, air, predict, radio, received, rules, run, side
-from signfade.uplink.radio import Radio
-from signfade.device.encoder import Sent
-from signfade.server.received import Received
-from signfade.simulation.availability import Uplink
-from signfade.uplink import Link
+from signfade.server import Received, Server, Truth, _sum, air_rule, coded_scalars, pilots
+from signfade.simulation import round as round_module
+from signfade.uplink import Link, Radio, Signals, send_coded, sound
+from signfade.uplink.coded_scalars import scalars_to_bits
 
-__all__ = ["Veil"]
+__all__ = ["Veil", "use_symbols"]
+
+
+def use_symbols(patch: pytest.MonkeyPatch) -> None:
+    """Let rules work on symbols: the fused kernel is given bits and links, which only physics may see."""
+    patch.setattr(_sum, "is_compiled", lambda *tensors: False)
+
+
+@dataclass(frozen=True)
+class _Veiled(Signals):
+    """Signals with noise for bits, link and keys, and the symbols as they are received."""
+
+    symbols: Callable[[slice], Tensor] = lambda rows: torch.zeros(0)
+
+    def rows(self, rows: slice) -> Tensor:
+        return self.symbols(rows)
 
 
 class Veil:
-    """Veils the truth of one experiment from the moment its devices have sent.
+    """Hides the truth of a run from its server, from the moment its devices have sent.
 
     Args:
-        experiment: A run before its first round.
         patch: To put the veil in place.
     """
 
-    def __init__(self, experiment: Experiment, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._random = np.random.default_rng(99)
-        self._numbers: dict[float, float] = {}
-        self._rows: dict[bytes, Tensor] = {}
-        self._experiment, self._open = experiment, False
-        cell = experiment.settings.cell
-        self._gains = cell.csi == "pilot"
-        self._noise = self._gains and cell.noise == "estimated"
-        self._scalars = cell.side_info == "coded"
-        patch.setattr(run, "collect", self._after(run.collect))
-        for module, name in (
-            (received, "received"),
-            (radio, "received_symbols"),
-            (radio, "_amplitude"),
-            (side, "transmit"),
-            (side.CodedScalars, "_to_bits"),
-        ):
-            patch.setattr(module, name, self._seeing(getattr(module, name)))
-        bits, h, sigma2, keys = 1, 3, 4, 8  # the physics of `fused_sum`; its other arguments are the rule's
-        for module in (rules, air, predict):
-            patch.setattr(module, "fused_sum", self._seeing(fused_sum, {bits, h, sigma2, keys}))
-        patch.setattr(radio, "sound", self._sounding(radio.sound))
-        patch.setattr(Received, "trial_stream", self._trials(Received.trial_stream))
-        patch.setattr(Radio, "link", self._link(Radio.link))
-
-    def hide(self, truth: Tensor) -> Tensor:
-        """Return garbage of the same shape: positive numbers, each of which stands for one of the truth."""
-        garbage = self._random.uniform(0.5, 2.0, tuple(truth.shape)).astype(np.float32).astype(np.float64)
-        for veiled, true in zip(garbage.ravel().tolist(), truth.double().reshape(-1).tolist()):
-            self._numbers[veiled] = true
-            self._numbers[veiled / 2] = true / 2  # a bit has half a symbol's power
-        return torch.from_numpy(garbage).to(truth.dtype)
-
-    def see(self, value: Any) -> Any:
-        """Return the truth behind garbage, and everything else as it is."""
-        if isinstance(value, np.ndarray) and value.dtype == np.uint64:
-            return np.array([int(self._numbers.get(float(key), key)) for key in value], dtype=np.uint64)
-        if not isinstance(value, Tensor):
-            return value
-        if value.dtype == torch.uint8:
-            return torch.stack([self._rows.get(row.numpy().tobytes(), row) for row in value])
-        seen = [self._numbers.get(number, number) for number in value.double().reshape(-1).tolist()]
-        return torch.tensor(seen, dtype=torch.float64).reshape(value.shape).to(value.dtype)
-
-    def _after(self, collect: Callable[..., Uplink]) -> Callable[..., Uplink]:
-        def veiled(*given: Any, **named: Any) -> Uplink:
-            with self._lifted():
-                uplink = collect(*given, **named)
-            conduct = self._experiment._conduct
-            if conduct is not None and conduct.attack is not None:
-                self._attackers = conduct.attack.attackers
-                conduct.attack.attackers = 1 - self._attackers[:1] % 2  # somebody else
-            garbage = torch.from_numpy(self._random.normal(size=len(uplink.truth))).float()
-            return replace(
-                uplink,
-                truth=1e3 * garbage,
-                correlation=self._correlation(uplink.correlation),
-                sent=self._sent(uplink.sent),
-                received=self._received(uplink.received),
-            )
-
-        return veiled
-
-    @contextmanager
-    def _lifted(self) -> Iterator[None]:
-        """Let the devices do their part of a round: they know what they do."""
-        conduct = self._experiment._conduct
-        if conduct is not None and conduct.attack is not None and hasattr(self, "_attackers"):
-            conduct.attack.attackers = self._attackers
+        self._sent: Received
         self._open = True
-        yield
-        self._open = False
+        patch.setattr(round_module, "Truth", self._truth)
+        patch.setattr(Server, "transmit", self._transmitting(Server.transmit))
+        patch.setattr(Server, "step", self._stepping(Server.step))
+        patch.setattr(Radio, "link", self._linking(Radio.link))
+        patch.setattr(Received, "trial_stream", self._trying(Received.trial_stream))
+        patch.setattr(pilots, "sound", self._sound)
+        patch.setattr(coded_scalars, "send_coded", self._send_coded)
+        patch.setattr(air_rule, "fused_sum", self._add_in_the_air)
 
-    def _correlation(self, truth: Tensor | None) -> Tensor | None:
-        if truth is None:
-            return None
-        mixed = torch.from_numpy(self._random.normal(size=(len(truth), 3 * len(truth))))
-        return torch.corrcoef(mixed).reshape(truth.shape).to(truth)
+    def _noise(self, like: Tensor) -> Tensor:
+        return torch.from_numpy(self._random.uniform(0.5, 2.0, tuple(like.shape))).to(like.dtype)
 
-    def _sent(self, sent: Sent | None) -> Sent | None:
-        if sent is None:
-            return None
-        other = {field.name: self.hide(getattr(sent, field.name)) for field in fields(Sent)[1:]}
-        return Sent(self._bits(sent.packed), **other)
+    def _bits(self, bits: Bits) -> Bits:
+        noise = self._random.integers(0, 256, tuple(bits.packed.shape), dtype=np.uint8)
+        return Bits(torch.from_numpy(noise), bits.size)
 
-    def _bits(self, packed: Tensor) -> Tensor:
-        garbage = torch.from_numpy(self._random.integers(0, 256, tuple(packed.shape), dtype=np.uint8))
-        for veiled, row in zip(garbage, packed):
-            self._rows[veiled.numpy().tobytes()] = row
-        return garbage
+    def _truth(self, total: Tensor, correlation: Tensor | None, message: Message, priors: Priors) -> Truth:
+        if correlation is not None:
+            mixed = torch.from_numpy(self._random.normal(size=(len(correlation), 3 * len(correlation))))
+            correlation = torch.corrcoef(mixed).reshape(correlation.shape)
+        scalars = (message.mean, message.scale, message.saturated)
+        return Truth(
+            1e3 * self._noise(total),
+            correlation,
+            Message(self._bits(message.bits), *map(self._noise, scalars)),
+            Priors(*map(self._noise, (priors.mean, priors.std, priors.scale))),
+        )
 
-    def _received(self, got: Received | None) -> Received | None:
-        if got is None:
-            return None
-        link = self._veiled_link(got.link)
-        keys = self._random.integers(0, 2**53, len(got), dtype=np.uint64)
-        self._numbers |= {float(veiled): int(key) for veiled, key in zip(keys, got.keys)}  # type: ignore[misc]
-        hidden = replace(got, packed=self._bits(got.packed), keys=keys, link=link)
-        if self._scalars:
-            mean, scale = self.hide(got.layer_mean), self.hide(got.layer_scale)
-            hidden = replace(hidden, layer_mean=mean, layer_scale=scale)
-        return hidden
-
-    def _veiled_link(self, link: Link) -> Link:
-        h = self.hide(link.h) if self._gains else link.h
-        return Link(h, self.hide(link.sigma2) if self._noise else link.sigma2)
-
-    def _link(self, link: Callable[..., Link]) -> Callable[..., Link]:
-        def veiled(plan: Radio, *given: Any) -> Link:
-            found = link(plan, *given)
-            return found if self._open else self._veiled_link(found)
-
-        return veiled
-
-    def _seeing(self, physics: Callable[..., Any], places: set[int] | None = None) -> Callable[..., Any]:
-        """Let a function see the truth behind its arguments, or behind those at some places."""
-
-        def seeing(*given: Any, **named: Any) -> Any:
-            seen = (self.see(x) if places is None or i in places else x for i, x in enumerate(given))
-            return physics(*seen, **named)
-
-        return seeing
-
-    def _sounding(self, sound: Callable[..., Any]) -> Callable[..., Any]:
-        def veiled(*given: Any, **named: Any) -> Any:
-            sounding = sound(*map(self.see, given), **named)
-            return replace(sounding, h=self.hide(sounding.h))
+    def _transmitting(self, transmit: Callable[..., Received]) -> Callable[..., Received]:
+        def veiled(server: Server, *given: Any, **named: Any) -> Received:
+            self._sent, self._open = transmit(server, *given, **named), False
+            sent, cell = self._sent, server.settings.cell
+            self._cell, self._true = cell, sent.signals
+            link = sent.signals.link
+            if cell.csi == "pilot":
+                sigma2 = self._noise(link.sigma2) if cell.noise == "estimated" else link.sigma2
+                link = Link(self._noise(link.h), sigma2)
+            keys = self._random.integers(0, 2**63, len(sent), dtype=np.uint64)
+            signals = _Veiled(self._bits(sent.signals.bits), link, keys, symbols=lambda r: self._true.rows(r))
+            received = sent.but(signals=signals, link=link)
+            if cell.side_info == "coded" and sent.encoder.sends_scalars:
+                mean, scale = self._noise(sent.layer_mean), self._noise(sent.layer_scale)
+                received = received.but(layer_mean=mean, layer_scale=scale)
+            return received
 
         return veiled
 
-    def _trials(self, trial_stream: Callable[..., Any]) -> Callable[..., Any]:
-        def seeing(got: Received, purpose: str) -> Any:  # a seed for trials, which tells nothing
-            return trial_stream(replace(got, keys=self.see(got.keys)), purpose)
+    def _stepping(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def veiled(*given: Any) -> Any:
+            self._open = True
+            return step(*given)
+
+        return veiled
+
+    def _linking(self, link: Callable[..., Link]) -> Callable[..., Link]:
+        def veiled(radio: Radio, *given: Any) -> Link:
+            self._drawn = link(radio, *given)
+            return self._drawn if self._open else Link(*map(self._noise, (self._drawn.h, self._drawn.sigma2)))
+
+        return veiled
+
+    def _trying(self, trial_stream: Callable[..., Any]) -> Callable[..., Any]:
+        def seeing(received: Received, purpose: str) -> Any:  # the key is a seed for trials and tells nothing
+            return trial_stream(received.but(signals=self._true), purpose)
 
         return seeing
+
+    def _sound(self, *given: Any) -> Any:
+        """The physics of pilots: arguments 2 and 8 are the noise and the amplitude at which devices send."""
+        air, drawn = self._true.link, self._drawn.h
+        share = 0.5 if self._cell.modulation == "qpsk" else 1.0
+        amplitude = torch.where(drawn == 0, torch.ones_like(drawn), air.h / drawn)
+        sounding = sound(*given[:2], share * air.sigma2, *given[3:8], amplitude)
+        self._true = replace(self._true, link=Link(sounding.h, air.sigma2))
+        return replace(sounding, h=self._noise(sounding.h))
+
+    def _send_coded(self, _bits: Tensor, code: Any, h: Any, sigma2: Any, keys: Any, known: Any) -> Any:
+        """The physics of codewords: true scalars over true links."""
+        sent, air = self._sent, self._true.link
+        bits = scalars_to_bits(sent.encoder, sent.layer_mean, sent.layer_scale)
+        if len(keys) == len(sent):
+            self._coded_keys = keys
+        rows = torch.from_numpy(np.flatnonzero(np.isin(self._coded_keys, keys)))
+        return send_coded(bits[rows], code, air.h[rows], air.sigma2[rows], keys, known)
+
+    def _add_in_the_air(self, rule: str, _bits: Tensor, *given: Any) -> Tensor:
+        """The physics of signs that the air adds up."""
+        return fused_sum(rule, self._true.bits.packed, *given)  # type: ignore[arg-type]

@@ -58,8 +58,6 @@ def data_split(
     from signfade.experiments.style import save_figure
 
     data = settings.data
-    if data.name in ("regression", "gaussian"):
-        raise ValueError(f"{data.name} has no classes to split; data.name must be digits, mnist or idx")
     dataset = load(data.name, data.folder)
     who = split(dataset.train_y, data.devices, data.split, data.concentration, settings.seed)
     figure = plot_split(dataset.train_y, who, dataset.classes)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from signfade.data.dataset import Available, Dataset, available, load
+import importlib
+import pkgutil
+
+from signfade.data.dataset import DATASETS, Available, Dataset, DataSource, available, load
 from signfade.data.idx import DataError, read_idx, read_idx_set, write_idx
 from signfade.data.plot import plot_split
 from signfade.data.regression import RegressionData, make_regression
 from signfade.data.sources import MNIST, Sources, cache_folder, fetch
 from signfade.data.splits import Split, split
 
+# A data set registers itself where it is defined: a new file in this folder is all it takes.
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
 __all__ = [
+    "DATASETS",
     "MNIST",
     "Available",
     "DataError",
+    "DataSource",
     "Dataset",
     "RegressionData",
     "Sources",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade import keys
-from signfade._check import check_choice
 from signfade.data.idx import PARTS, DataError, IdxSet, find_idx, read_idx_set
 from signfade.data.sources import MNIST, Progress, Sources, cache_folder, fetch
+from signfade.registry import Registry, user_code
 
-__all__ = ["Available", "Dataset", "available", "load"]
+__all__ = ["DATASETS", "Available", "DataSource", "Dataset", "available", "load"]
 
 _DIGITS_TEST = 360
 _DIGITS_SEED = 0  # of the split into training and test: part of the data set, not of a run
@@ -58,6 +58,37 @@ class Available(NamedTuple):
     where: str | None
 
 
+@dataclass(frozen=True)
+class DataSource:
+    """Where a data set comes from.
+
+    Attributes:
+        help: One line for people.
+        load: From `data.folder` and the other arguments of the function `load` to the set; None where there
+            are no labelled samples.
+        where: From the cache folder to where the set is on this machine (None: not yet here); None for
+            what `signfade data list` does not list.
+    """
+
+    help: str
+    load: Callable[..., Dataset] | None = None
+    where: Callable[[Path], str | None] | None = None
+
+
+def _adopt(path: str, function: Callable[..., Any]) -> DataSource:
+    def load(folder: str | Path | None, **options: Any) -> Dataset:
+        with user_code(path):
+            dataset = function()
+        if not isinstance(dataset, Dataset):
+            raise ValueError(f"{path} must return a signfade.data.Dataset; got {type(dataset).__name__}")
+        return dataset
+
+    return DataSource(f"your own data set {path}", load)
+
+
+DATASETS: Registry[DataSource] = Registry("data.name", _adopt)
+
+
 def load(
     name: str,
     folder: str | Path | None = None,
@@ -68,7 +99,7 @@ def load(
     note: Callable[[str], None] | None = None,
     sources: Sources = MNIST,
 ) -> Dataset:
-    """Load a labelled set by name.
+    """Load a labelled set by name: one of `DATASETS`, or your own as `file.py:function`, which returns it.
 
     - `digits`: 1797 images of 8 x 8 that come with scikit-learn; 1437 to train and 360 to test, each class in
       proportion, by a split that is always the same.
@@ -77,7 +108,7 @@ def load(
     - `idx`: the four IDX files in `folder`, plain or `.gz`; Fashion-MNIST, for one.
 
     Args:
-        name: `digits`, `mnist` or `idx`.
+        name: A name in `DATASETS`, or an import path.
         folder: where the IDX files are; for `idx` required.
         cache: see `cache_folder`.
         download: whether MNIST may be fetched if it is not in the cache.
@@ -89,29 +120,49 @@ def load(
         A `Dataset`.
 
     Raises:
-        DataError: files are missing or damaged.
+        DataError: files are missing or damaged, or the set has no labelled samples.
+        ValueError: there is no such set.
 
     Example:
         >>> digits = load("digits")
         >>> tuple(digits.train_x.shape), len(digits.test_y), digits.classes
         ((1437, 1, 8, 8), 360, 10)
     """
-    check_choice("name", name, ("digits", "mnist", "idx"))
-    if name == "digits":
-        return _digits()
-    if name == "idx":
-        if folder is None:
-            raise DataError("idx needs the folder of its four IDX files: set data.folder")
-        place = Path(os.path.expanduser(folder))
-        return _from_idx(
-            read_idx_set(place, remedy="replace it or set data.folder to another folder"), place.name
-        )
+    source = DATASETS.find(name)
+    if source.load is None:
+        labelled = ", ".join(other for other, entry in DATASETS.items() if entry.load and entry.where)
+        raise DataError(f"{name} has no classes; data.name must be one of {labelled}")
+    return source.load(folder, cache=cache, download=download, progress=progress, note=note, sources=sources)
+
+
+def _idx(folder: str | Path | None, **options: Any) -> Dataset:
+    if folder is None:
+        raise DataError("idx needs the folder of its four IDX files: set data.folder")
+    place = Path(os.path.expanduser(folder))
+    return _from_idx(
+        read_idx_set(place, remedy="replace it or set data.folder to another folder"), place.name
+    )
+
+
+def _own(folder: str | Path | None, **options: Any) -> Dataset:
+    raise DataError('data.name "own" stands for the data of a Flower app, which only that app can load')
+
+
+def _mnist(
+    folder: str | Path | None,
+    *,
+    cache: str | Path | None,
+    download: bool,
+    progress: Progress | None,
+    note: Callable[[str], None] | None,
+    sources: Sources,
+) -> Dataset:
     if folder is not None:
         remedy = (
             "run `signfade data fetch mnist` and leave data.folder out, or use data.name idx for another set"
         )
         return _from_idx(
-            read_idx_set(Path(os.path.expanduser(folder)), sha256=sources.sha256, remedy=remedy), name
+            read_idx_set(Path(os.path.expanduser(folder)), sha256=sources.sha256, remedy=remedy), "mnist"
         )
     home = cache_folder(cache) / "mnist"
     remedy = "run `signfade data fetch mnist`"
@@ -120,9 +171,9 @@ def load(
     except DataError:
         if not download:
             raise
-        fetch(name, cache=cache, progress=progress, note=note, sources=sources)
+        fetch("mnist", cache=cache, progress=progress, note=note, sources=sources)
         files = read_idx_set(home, sha256=sources.sha256, remedy=remedy)
-    return _from_idx(files, name)
+    return _from_idx(files, "mnist")
 
 
 def available(cache: str | Path | None = None) -> list[Available]:
@@ -132,25 +183,24 @@ def available(cache: str | Path | None = None) -> list[Available]:
         cache: see `cache_folder`.
 
     Returns:
-        One entry a set. MNIST counts as here if its four files are in the cache; they are verified when
+        One entry per set. MNIST counts as here if its four files are in the cache; they are verified when
         loaded.
 
     Example:
         >>> [entry.name for entry in available()]
         ['digits', 'mnist', 'idx', 'regression', 'gaussian']
     """
-    home = cache_folder(cache) / "mnist"
-    here = all(find_idx(home, part) for part in PARTS)
-    return [
-        Available("digits", "1797 handwritten digits, 8 x 8 pixels", "comes with scikit-learn"),
-        Available("mnist", "70000 handwritten digits, 28 x 28 pixels", str(home) if here else None),
-        Available("idx", "any four IDX files in data.folder, Fashion-MNIST for one", "data.folder"),
-        Available("regression", "the paper's synthetic linear regression", "made on the fly"),
-        Available("gaussian", "no data: gradients are iid Gaussian", "made on the fly"),
-    ]
+    home = cache_folder(cache)
+    entries = [(name, entry) for name, entry in DATASETS.items() if entry.where is not None]
+    return [Available(name, entry.help, entry.where and entry.where(home)) for name, entry in entries]
 
 
-def _digits() -> Dataset:
+def _mnist_place(cache: Path) -> str | None:
+    home = cache / "mnist"
+    return str(home) if all(find_idx(home, part) for part in PARTS) else None
+
+
+def _digits(folder: str | Path | None, **options: Any) -> Dataset:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -190,3 +240,20 @@ def _from_idx(files: IdxSet, name: str) -> Dataset:
 def _pixels(images: NDArray[np.uint8]) -> Tensor:
     pixels = torch.from_numpy(images).float().div_(255)
     return pixels.unsqueeze(1) if images.ndim == 3 else pixels  # images without colours have one channel
+
+
+for _name, _source in {
+    "digits": DataSource(
+        "1797 handwritten digits, 8 x 8 pixels", _digits, lambda cache: "comes with scikit-learn"
+    ),
+    "mnist": DataSource("70000 handwritten digits, 28 x 28 pixels", _mnist, _mnist_place),
+    "idx": DataSource(
+        "any four IDX files in data.folder, Fashion-MNIST for one", _idx, lambda cache: "data.folder"
+    ),
+    "regression": DataSource(
+        "the paper's synthetic linear regression", where=lambda cache: "made on the fly"
+    ),
+    "gaussian": DataSource("no data: gradients are iid Gaussian", where=lambda cache: "made on the fly"),
+    "own": DataSource("the data of a Flower app, which only that app can load", _own),
+}.items():
+    DATASETS.add(_name, _source)

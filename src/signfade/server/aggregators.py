@@ -141,9 +141,9 @@ def check_settings(settings: RunSettings) -> None:
     import signfade.server  # noqa: F401 - late: its modules register the rules
 
     method, cell, defence = settings.method, settings.cell, settings.defence
-    if is_import_path(method.aggregator):
-        return  # loaded when the run begins, so that reading a file of settings runs no code of others
-    rule = AGGREGATORS.find(method.aggregator)
+    name = method.aggregator
+    # A user's rule is loaded when the run begins, so that reading a file of settings runs no code of others.
+    rule = _adopt(name, lambda received: None) if is_import_path(name) else AGGREGATORS.find(name)
     if rule.sends == "values":
         for key in ("error_feedback", "sign_noise", "flip"):
             if getattr(method, key) > 0:

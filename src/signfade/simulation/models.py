@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from signfade.keys import stream_key
-from signfade.registry import is_import_path, load_function, user_code
+from signfade.registry import Registry, user_code
 from signfade.simulation.pooled_conv import PooledConv
 
-__all__ = ["MODELS", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
+__all__ = ["MODELS", "Model", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A line of help, and the function from a sample's shape and the number of classes to a torch module."""
+
+    help: str
+    build: Callable[[Shape, int], nn.Module]
+
+
+def _adopt(path: str, function: Callable[..., Any]) -> Model:
+    def build(input_shape: Shape, classes: int) -> nn.Module:
+        with user_code(path):
+            model = function(input_shape, classes)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"{path!r} must return a torch.nn.Module; it returned {type(model).__name__}")
+        return model
+
+    return Model(f"your own model {path}", build)
+
+
+MODELS: Registry[Model] = Registry("model.name", _adopt)
 
 
 def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
@@ -24,7 +47,7 @@ def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
 
     62,346 parameters for 28x28 images in ten classes.
     """
-    channels, height, width = input_shape
+    channels, height, width = _image("paper-cnn", input_shape)
     after = tuple(((side - 4) // 2 - 4) // 2 for side in (height, width))
     if min(after) < 1:
         raise ValueError(f"paper-cnn needs images of at least 16x16 pixels; got {height}x{width}")
@@ -38,7 +61,7 @@ def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
 
 def small_cnn(input_shape: Shape, classes: int) -> nn.Module:
     """A network of the same shape for small images: 3x3 convolutions with 16 and 32 channels."""
-    channels, height, width = input_shape
+    channels, height, width = _image("small-cnn", input_shape)
     if min(height, width) < 4:
         raise ValueError(f"small-cnn needs images of at least 4x4 pixels; got {height}x{width}")
     return nn.Sequential(
@@ -61,20 +84,32 @@ def linear(input_shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "paper-cnn": paper_cnn,
-    "small-cnn": small_cnn,
-    "mlp": mlp,
-    "linear": linear,
-}
+def _image(name: str, input_shape: Shape) -> Shape:
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"model.name {name!r} needs images; the data has samples of shape {list(input_shape)}"
+        )
+    return input_shape
+
+
+def _largest_that_fits(input_shape: Shape, classes: int) -> nn.Module:
+    if len(input_shape) < 3:
+        return mlp(input_shape, classes)
+    return (paper_cnn if min(input_shape[1:]) >= 16 else small_cnn)(input_shape, classes)
+
+
+MODELS.add("auto", Model("the largest of the following that fits the samples", _largest_that_fits))
+MODELS.add("paper-cnn", Model("the paper's network: two 5x5 convolutions, one linear layer", paper_cnn))
+MODELS.add("small-cnn", Model("two 3x3 convolutions, one linear layer, for small images", small_cnn))
+MODELS.add("mlp", Model("one hidden layer of 128 units", mlp))
+MODELS.add("linear", Model("multinomial logistic regression", linear))
 
 
 def build_model(name: str, input_shape: Shape, classes: int, seed: int) -> nn.Module:
     """Build a model by name with initial weights drawn from `seed`.
 
     Args:
-        name: A key of `MODELS`, `"auto"` (the largest network that fits the input), or the import path of a
-            factory called with `(input_shape, classes)`.
+        name: A name in `MODELS`, or the import path of a function of `(input_shape, classes)`.
         input_shape: Shape of one sample, for instance `(1, 28, 28)`.
         classes: Number of outputs.
         seed: Seed of the initial weights; torch's global generator is left as it was.
@@ -84,21 +119,7 @@ def build_model(name: str, input_shape: Shape, classes: int, seed: int) -> nn.Mo
         >>> sum(p.numel() for p in model.parameters())
         62346
     """
-    if name == "auto":
-        name = "mlp" if len(input_shape) < 3 else "paper-cnn" if min(input_shape[1:]) >= 16 else "small-cnn"
-    if name not in MODELS and not is_import_path(name):
-        raise ValueError(
-            f"model.name must be auto, {', '.join(MODELS)} or package.module:factory; got {name!r}"
-        )
-    factory = MODELS[name] if name in MODELS else load_function(name)
-    if name.endswith("cnn") and len(input_shape) != 3:
-        raise ValueError(
-            f"model.name {name!r} needs images; the data has samples of shape {list(input_shape)}"
-        )
+    model = MODELS.find(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "weights") >> 1)
-        with user_code(name) if is_import_path(name) else nullcontext():
-            model = factory(input_shape, classes)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"{name!r} must return a torch.nn.Module; it returned {type(model).__name__}")
-    return model
+        return model.build(input_shape, classes)

@@ -51,7 +51,7 @@ class Experiment:
         clients = Clients(settings, self.task)
         self._simulation = Simulation(settings, self.task, clients, server)
         memory = server.init(self.task.initial_weights())
-        self._state = State(memory, clients.init(), self.task.state())
+        self._state = self._first = State(memory, clients.init(), self.task.state())
         self.warnings = clients.notes(server.encoder(memory))
 
     @property
@@ -108,9 +108,11 @@ class Experiment:
         """Go on from what `state` returned after `round` rounds.
 
         Raises:
-            ValueError: It is the state of another run, or of another round.
+            ValueError: It is the state of another run, of another round, or of signfade 0.1.
         """
-        state = from_tensors(self._state, tensors)
+        if "server.round" not in tensors:
+            raise ValueError("the checkpoint is of signfade 0.1, whose runs this version cannot resume")
+        state = from_tensors(self._first, tensors)
         if state.server.round != round:
             raise ValueError(f"the checkpoint is of round {state.server.round}, not {round}")
         self._state = state

@@ -25,8 +25,6 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
         ValueError: Data is missing or damaged, the split is impossible, or the model does not fit the data.
     """
     data, seed = settings.data, settings.seed
-    if data.name == "own":
-        raise ValueError('data.name "own" stands for the data of a Flower app, which only that app can load')
     if data.name == "gaussian":
         return GaussianTask(data.devices, data.size, seed)
     if data.name == "regression":

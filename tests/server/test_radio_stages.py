@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,17 @@ import pytest
 import torch
 
 from signfade.experiments.config import ConfigError, load
-from signfade.simulation import Experiment, make_radio
-from signfade.device.encoder import Encoder
-from signfade.simulation.radio import Radio
-from signfade.simulation.availability import collect
+from signfade.server import AGGREGATORS, Server
+from signfade.server.pilots import PilotEstimation
+from signfade.settings import RunSettings
+from signfade.simulation import Experiment
 from signfade.simulation.synthetic import GaussianTask
-from signfade.settings import AIR_RULES, RunSettings
 from signfade.uplink import Link
 
-from .conftest import settings
-from .test_run import play
+from ..runs import finish, gaussian, settings
 
 PILOT = {"cell__csi": "pilot"}
 CODED = {"cell__side_info": "coded"}
-
-
-def gaussian(rounds: int = 30, **options: Any) -> Experiment:
-    defaults = {"data__name": "gaussian", "data__size": 3000, "cell__snr_db": 5.0}
-    return Experiment(settings(rounds=rounds, **(defaults | options)))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +49,7 @@ def gaussian(rounds: int = 30, **options: Any) -> Experiment:
 def test_measured_errors_agree_with_theory(options: dict[str, Any]) -> None:
     """Ratio of measured to predicted error, averaged over rounds, is one within four standard errors."""
     experiment = gaussian(**options)
-    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in play(experiment)])
+    ratio = np.array([record["nmse"] / record["nmse_theory"] for record in finish(experiment)])
     error = 4 * ratio.std() / math.sqrt(len(ratio))
     assert abs(ratio.mean() - 1) < error
     assert error < 0.05
@@ -67,7 +59,7 @@ def test_the_ladder_of_csi_holds_in_training() -> None:
     """One pilot, the same thousand links and noise: naive > aware > refined > perfect."""
     crowd = {"data__devices": 100, "data__size": 1000}
     errors = [
-        np.mean([record["nmse"] for record in play(gaussian(10, **crowd, **options))])
+        np.mean([record["nmse"] for record in finish(gaussian(10, **crowd, **options))])
         for options in (
             *({**PILOT, "cell__pilots": 1, "cell__csi_error": use} for use in ("naive", "aware", "refined")),
             {},
@@ -79,40 +71,37 @@ def test_the_ladder_of_csi_holds_in_training() -> None:
 
 def test_a_codeword_also_tells_the_sign_of_its_gain() -> None:
     """With one pilot, words that check remove most of what a doubtful sign costs."""
-    alone = np.mean([record["nmse"] for record in play(gaussian(**PILOT, cell__pilots=1))])
-    with_words = np.mean([record["nmse"] for record in play(gaussian(**PILOT, **CODED, cell__pilots=1))])
-    assert with_words < alone - 0.01
+    without = np.mean([record["nmse"] for record in finish(gaussian(**PILOT, cell__pilots=1))])
+    with_words = np.mean([record["nmse"] for record in finish(gaussian(**PILOT, **CODED, cell__pilots=1))])
+    assert with_words < without - 0.01
 
 
 def test_noise_is_learned_over_the_rounds() -> None:
     """Six devices at 0 and 10 dB; after 12 rounds of 3000 symbols each variance is within 10 %."""
     snr_db = [0.0, 10.0] * 3
     experiment = gaussian(12, **PILOT, cell__snr_db=snr_db)
-    play(experiment)
-    noise = experiment.state()["radio.noise"].numpy()
+    finish(experiment)
+    noise = experiment.state()["server.stages.pilots.noise"].numpy()
     assert np.abs(noise * 10 ** (np.array(snr_db) / 10) - 1).max() < 0.1
 
 
 def test_a_gain_that_was_lowered_stays_lowered() -> None:
     """A device short of power comes with a smaller gain than the cell drew; pilots do not bring it back."""
     options = settings(**PILOT, data__name="gaussian")
-    plan, encoder = make_radio(options.cell, 6, 0), Encoder(options.method, (300,))
-    everyone = np.arange(6)
-    task = GaussianTask(6, 300, 0)
-    uplink = collect(task, encoder, plan, torch.zeros(300), devices=everyone, round=2, seed=0)
-    assert uplink.received is not None
-    full = uplink.received.link
-    half = replace(uplink.received, link=Link(0.5 * full.h, full.sigma2))
-    heard = Radio(plan, encoder).hear(replace(uplink, received=half), 2).received
-    assert heard is not None
-    assert heard.air is not None
-    assert torch.allclose(heard.air.h, 0.5 * full.h)
+    server, everyone = Server(options, (300,), 6), np.arange(6)
+    memory = server.init(torch.zeros(300))
+    gradients = GaussianTask(6, 300, 0).local_gradients(memory.weights, everyone, 0).gradients
+    message, _ = server.encoder(memory).encode(gradients)
+    full = server.radio.link(everyone, 0)
+    half = Link(0.5 * full.h, full.sigma2)
+    received = server.transmit(memory, message, everyone, torch.ones(6), link=half)
+    stage = PilotEstimation(server.radio)
+    _, received, _ = stage.apply(stage.init(), received)
+    assert torch.allclose(received.signals.link.h, 0.5 * full.h)
 
 
 def test_defaults_leave_no_trace() -> None:
-    record = gaussian(1).advance()
-    assert "channel_uses" not in record
-    assert not [name for name in gaussian(1).state() if name.startswith("radio")]
+    assert not [name for name in gaussian(1).state() if name.startswith("server.stages")]
     ideal = gaussian(1, **PILOT, method__aggregator="ideal")
     assert ideal.advance()["nmse"] == 0.0
 
@@ -130,21 +119,21 @@ def test_defaults_leave_no_trace() -> None:
 )
 def test_bits_and_symbols_are_counted(options: dict[str, Any], bits: int, uses: int) -> None:
     """A packet has 31 bytes around its signs and scalars; over the air signs have none."""
-    records = play(gaussian(2, **options))
+    records = finish(gaussian(2, **options))
     assert [record["uplink_bits"] for record in records] == [6 * bits, 12 * bits]
     assert [record["channel_uses"] for record in records] == [uses, 2 * uses]
 
 
 def test_the_first_codeword_is_longer_where_scalars_are_quantised() -> None:
     """Its scale takes 16 bits: (4 + 16 + 24)/0.5 coded bits, then (4 + 4 + 24)/0.5."""
-    records = play(gaussian(2, **CODED, method__side_bits=4, cell__code_rate=0.5))
+    records = finish(gaussian(2, **CODED, method__side_bits=4, cell__code_rate=0.5))
     assert [record["uplink_bits"] for record in records] == [6 * (3248 + 88), 6 * (2 * 3248 + 88 + 64)]
     assert [record["channel_uses"] for record in records] == [record["uplink_bits"] for record in records]
 
 
 def test_two_bits_a_symbol_are_one_at_half_the_snr() -> None:
-    one = play(gaussian(3, cell__snr_db=5.0))
-    two = play(gaussian(3, cell__snr_db=5.0 + 10 * math.log10(2), cell__modulation="qpsk"))
+    one = finish(gaussian(3, cell__snr_db=5.0))
+    two = finish(gaussian(3, cell__snr_db=5.0 + 10 * math.log10(2), cell__modulation="qpsk"))
     for a, b in zip(one, two, strict=True):
         assert a["snr_db"] == pytest.approx(b["snr_db"], abs=1e-3)
         assert a["nmse"] == pytest.approx(b["nmse"], rel=1e-4)
@@ -171,25 +160,22 @@ def test_stopping_anywhere_changes_nothing(options: dict[str, Any]) -> None:
         return Experiment(settings(rounds=6, cell__snr_db=-2.0, **options))
 
     through = fresh()
-    records = play(through)
+    records = finish(through)
     first = fresh()
     for _ in range(2):
         first.advance()
     saved = {name: value.clone() for name, value in first.state().items()}
     second = fresh()
     second.restore(saved, round=2)
-    assert play(second) == records[2:]
+    assert finish(second) == records[2:]
     assert torch.equal(second.weights, through.weights)
 
 
 @pytest.mark.parametrize("options", SWITCHES)
 def test_threads_change_nothing(options: dict[str, Any]) -> None:
     one, three = (Experiment(settings(threads=n, **options)) for n in (1, 3))
-    assert play(one) == play(three)
+    assert finish(one) == finish(three)
     assert torch.equal(one.weights, three.weights)
-
-
-AGGREGATORS = ["ideal", "signsgd", "signsum", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl", "own"]
 
 
 def refused(
@@ -199,12 +185,14 @@ def refused(
     together = access == "over_the_air"
     if cell == "perfect" and (together or csi == "pilot" or side == "coded"):
         return True
-    if together and (csi == "pilot" or aggregator not in AIR_RULES):
+    if together and (
+        csi == "pilot" or (aggregator == "own" or AGGREGATORS.find(aggregator).over_the_air is None)
+    ):
         return True
     return csi == "pilot" and modulation == "qpsk" and fading == "rayleigh"
 
 
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("aggregator", [*AGGREGATORS.names(), "own"])
 def test_every_combination_works_or_is_refused_in_one_sentence(aggregator: str, tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text(
@@ -240,7 +228,7 @@ def test_every_combination_works_or_is_refused_in_one_sentence(aggregator: str, 
                 RunSettings.model_validate(tree)
             assert "\n" not in str(caught.value).split("Value error, ")[1].split(" [type=")[0]
             continue
-        for record in play(Experiment(RunSettings.model_validate(tree))):
+        for record in finish(Experiment(RunSettings.model_validate(tree))):
             json.dumps(record, allow_nan=False)
             assert record["nmse"] is not None
             assert math.isfinite(record["nmse"])
@@ -257,7 +245,7 @@ def test_every_combination_works_or_is_refused_in_one_sentence(aggregator: str, 
         ),
         (
             ["cell.access=over_the_air", "method.aggregator=bfl"],
-            "must be one of ideal, sbfl, blmmse, signsgd",
+            "must be one of .*sbfl.*where no device is received by itself",
         ),
         (
             ["cell.access=over_the_air", "method.aggregator=sbfl", "method.form=published"],

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
 import pytest
 import torch
 
-from signfade.experiments.metrics import BIT_KEYS
-from signfade.simulation import Experiment, radio
-from signfade.uplink.cost import UplinkBits, uplink_bits
-from signfade.device.encoder import Encoder
+from signfade.device import Encoder
 from signfade.device.packets import make_packet
-from signfade.device.scale_range import ScaleRange
-from signfade.uplink.coded_scalars import CodedScalars
+from signfade.experiments.metrics import BIT_KEYS
+from signfade.server import AGGREGATORS
+from signfade.server import pilots as pilots_module
 from signfade.settings import CellSettings, MethodSettings
+from signfade.simulation import Experiment
 from signfade.uplink import Sounding, sound
+from signfade.uplink.coded_scalars import codeword, scalars_to_bits
+from signfade.uplink.cost import UplinkBits, uplink_bits
 
-from .conftest import settings
+from ..runs import settings
 
 LAYERS = (50, 7, 44)
 METHODS: list[dict[str, Any]] = [
@@ -34,9 +36,9 @@ METHODS: list[dict[str, Any]] = [
 
 def encoders(method: dict[str, Any]) -> list[Encoder]:
     """An encoder of the first round, and one of a later round."""
-    encoder = Encoder(MethodSettings.model_validate(method), LAYERS)
-    later = Encoder(encoder.method, LAYERS, ScaleRange((-5,) * len(encoder.segments)))
-    return [encoder, later]
+    settings = MethodSettings.model_validate(method)
+    encoder = Encoder(settings, LAYERS, AGGREGATORS.find(settings.aggregator).sends_scalars)
+    return [encoder, replace(encoder, exponents=(-5,) * len(encoder.segments))]
 
 
 def gradients() -> torch.Tensor:
@@ -47,7 +49,7 @@ def gradients() -> torch.Tensor:
 @pytest.mark.parametrize("later", [0, 1])
 def test_an_account_is_the_packet(method: dict[str, Any], later: int) -> None:
     encoder = encoders(method)[later]
-    sent = encoder.encode(encoder.rotate(gradients(), 3))
+    sent, _ = encoder.encode(encoder.rotate(gradients(), 3))
     packet = make_packet(encoder, sent, 0, device=7, round=later)
     bits = uplink_bits(encoder, CellSettings(perfect=True))
     assert bits.total == 8 * len(packet.to_bytes())
@@ -67,11 +69,10 @@ def test_an_account_is_packet_and_codeword(method: dict[str, Any], cell: dict[st
     """A packet without scalars, and the coded bits of the scalars."""
     encoder = encoders(method)[later]
     coded_cell = CellSettings(side_info="coded", **cell)
-    sent = encoder.encode(encoder.rotate(gradients(), 3))
-    coded = CodedScalars(coded_cell, encoder, 2, seed=0)
-    payload = coded._to_bits(sent.mean, sent.scale)
-    word = coded.code.encode(payload)
-    votes = Encoder(encoder.method.model_copy(update={"aggregator": "signsgd"}), LAYERS)
+    sent, _ = encoder.encode(encoder.rotate(gradients(), 3))
+    payload = scalars_to_bits(encoder, sent.mean, sent.scale)
+    word = codeword(encoder, coded_cell).encode(payload)
+    votes = replace(encoder, sends_scalars=False)
     packet = make_packet(votes, sent, 0, device=0, round=0)
     bits = uplink_bits(encoder, coded_cell)
     assert bits.scalars == payload.shape[1]
@@ -80,7 +81,7 @@ def test_an_account_is_packet_and_codeword(method: dict[str, Any], cell: dict[st
 
 
 def test_votes_have_no_codeword() -> None:
-    encoder = Encoder(MethodSettings(aggregator="signsgd"), LAYERS)
+    encoder = Encoder(MethodSettings(), LAYERS, sends_scalars=False)
     assert uplink_bits(encoder, CellSettings(side_info="coded")) == uplink_bits(encoder, CellSettings())
 
 
@@ -90,11 +91,11 @@ def test_pilots_are_symbols(pilots: int, modulation: str, monkeypatch: pytest.Mo
     """As many as the radio of a run sends, each the time of one bit or two."""
     soundings: list[Sounding] = []
 
-    def spy(*told: Any) -> Sounding:
-        soundings.append(sound(*told))
+    def spy(*given: Any) -> Sounding:
+        soundings.append(sound(*given))
         return soundings[-1]
 
-    monkeypatch.setattr(radio, "sound", spy)
+    monkeypatch.setattr(pilots_module, "sound", spy)
     cell = {"cell__csi": "pilot", "cell__pilots": pilots, "cell__modulation": modulation}
     first, plain = (Experiment(settings(**changes)).advance() for changes in (cell, {}))
     (sounding,) = soundings
@@ -110,8 +111,14 @@ def test_over_the_air_signs_are_repeated_without_a_packet() -> None:
     assert one == UplinkBits(signs=101, scalars=64, header=248, code=4 * 101)
     coded = uplink_bits(Encoder(MethodSettings(), LAYERS), CellSettings(**air, side_info="coded"))
     assert coded == UplinkBits(signs=101, scalars=64, code=4 * 101 + 352 - 64)
-    vote = uplink_bits(Encoder(MethodSettings(aggregator="signsgd"), LAYERS), CellSettings(**air))
+    vote = uplink_bits(Encoder(MethodSettings(), LAYERS, sends_scalars=False), CellSettings(**air))
     assert vote == UplinkBits(signs=101, code=4 * 101)
+
+
+def _later(run: Experiment) -> Encoder:
+    """The encoder of the rounds after the first."""
+    encoder = Encoder(run.settings.method, run.task.segments)
+    return replace(encoder, exponents=(0,) if encoder.quantised else ())
 
 
 def test_the_items_of_a_run_add_up() -> None:
@@ -131,4 +138,4 @@ def test_the_items_of_a_run_add_up() -> None:
         for record in (*records, *steps):
             assert record["uplink_bits"] == sum(record[key] for key in BIT_KEYS[2:])
             assert record["payload_bits"] == record["bits.signs"] + record["bits.scalars"]
-        assert steps[0] == steps[1] == uplink_bits(run._encoder, run.settings.cell).times(3).record()
+        assert steps[0] == steps[1] == uplink_bits(_later(run), run.settings.cell).times(3).record()

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from signfade.experiments.config import deciding, load
+from signfade.settings import Tie
 from signfade.simulation import Experiment
-from signfade.uplink.radio import Radio
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
-from signfade.settings import Tie
 from signfade.theory import tie_probability
 from signfade.uplink import Link
+from signfade.uplink.radio import Radio
 
-from .conftest import settings
+from ..runs import settings
 
 TIES: tuple[Tie, ...] = ("zero", "plus", "random")
 SIZE, DEVICES = 20_000, 4
@@ -31,9 +31,9 @@ class Negated(GaussianTask):
         return LocalGradients(-local.gradients, local.losses)
 
 
-def play(kind: type[GaussianTask] = GaussianTask, rounds: int = 1, **changes: Any) -> torch.Tensor:
+def run(kind: type[GaussianTask] = GaussianTask, rounds: int = 1, **changes: Any) -> torch.Tensor:
     """The weights after some rounds of votes with steps of one, from zero."""
-    changes = {"cell__perfect": True, "server__step": 1.0} | changes
+    changes = {"cell__perfect": True, "server__learning_rate": 1.0} | changes
     options = settings(rounds=rounds, method__aggregator="signsgd", **changes)
     experiment = Experiment(options, task=kind(devices=DEVICES, size=SIZE, seed=0))
     for _ in range(rounds):
@@ -43,20 +43,20 @@ def play(kind: type[GaussianTask] = GaussianTask, rounds: int = 1, **changes: An
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_negated_gradients_make_negated_steps(threads: int) -> None:
-    there, back = (play(kind, method__tie="zero", threads=threads) for kind in (GaussianTask, Negated))
+    there, back = (run(kind, method__tie="zero", threads=threads) for kind in (GaussianTask, Negated))
     assert torch.equal(there, -back)
     tied = there == 0
     chance, error = tie_probability(DEVICES), 4.5 / math.sqrt(SIZE)
     assert abs(float(tied.double().mean()) - chance) < error
-    by_coin, other = (play(kind, method__tie="random", threads=threads) for kind in (GaussianTask, Negated))
+    by_coin, other = (run(kind, method__tie="random", threads=threads) for kind in (GaussianTask, Negated))
     assert torch.equal(by_coin[~tied], -other[~tied])
     assert abs(float(by_coin.mean())) < error
-    assert float(-play(method__tie="plus").mean()) > chance - 2 * error  # all weights drift one way
+    assert float(-run(method__tie="plus").mean()) > chance - 2 * error  # all weights drift one way
 
 
 def test_coins_are_new_in_every_round() -> None:
-    one, two = (play(rounds=rounds, method__tie="random") for rounds in (1, 2))
-    zeros = [play(rounds=rounds, method__tie="zero") for rounds in (1, 2)]
+    one, two = (run(rounds=rounds, method__tie="random") for rounds in (1, 2))
+    zeros = [run(rounds=rounds, method__tie="zero") for rounds in (1, 2)]
     first, second = zeros[0] == 0, zeros[1] == zeros[0]
     both = first & second
     assert both.sum() > 1000
@@ -76,11 +76,11 @@ def test_coins_are_new_in_every_round() -> None:
     ],
 )
 def test_no_signal_no_step(tie: Tie, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(plan: Radio, devices: Devices, round: int) -> Link:
+    def nothing(radio: Radio, devices: Devices, round: int) -> Link:
         return Link(torch.zeros(len(devices)).double(), torch.ones(len(devices)).double())
 
     monkeypatch.setattr(Radio, "link", nothing)
-    weights = play(rounds=2, method__tie=tie, cell__perfect=False, cell__snr_db=0.0, **switches)
+    weights = run(rounds=2, method__tie=tie, cell__perfect=False, cell__snr_db=0.0, **switches)
     assert torch.equal(weights, torch.zeros(SIZE))
 
 

@@ -10,7 +10,7 @@ import pytest
 from signfade.simulation import Experiment
 from signfade.simulation import round as round_module
 
-from .conftest import settings
+from ..runs import settings
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_too_many_devices_for_pairs(changes: dict[str, Any], monkeypatch: pytest
         data__name="regression",
         data__devices=60,
         data__batch="none",
-        server__step=0.05,
+        server__learning_rate=0.05,
         method__rotation="hadamard",
         **changes,
     )

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from signfade.keys import generator
-from signfade.simulation import make_radio
 from signfade.settings import CellSettings
-from signfade.uplink import LinkBudget, draw_fading, mean_snr_db, place_users
+from signfade.uplink import LinkBudget, draw_fading, make_radio, mean_snr_db, place_users
 
 DEVICES = 7
 EVERYONE = np.arange(DEVICES)
