@@ -155,7 +155,7 @@ def of_signfade(
     if not words:
         return lambda: task.local_gradients(flat, np.arange(devices), 0).gradients
     method = {"preset": "best"} if words[0] == "best" else {"aggregator": words[0]}
-    settings = {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"step": 1e-6}}
+    settings = {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"learning_rate": 1e-6}}
     run = Experiment(RunSettings.model_validate(settings | {"data": {"devices": devices}}), task)
 
     def round() -> Tensor:

@@ -45,7 +45,7 @@ def settings_of(kind: str, devices: int, method: str) -> dict[str, Any]:
         "data": data,
         "model": {"name": "paper-cnn"},
         "method": METHODS[method],
-        "server": {"step": step},
+        "server": {"learning_rate": step},
         "eval": {"every": 10**6},
     }
 

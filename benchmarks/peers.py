@@ -58,7 +58,7 @@ def our_round(method: dict[str, Any]) -> Callable[[], Iterable[Any]]:
             "rounds": 10**6,
             "data": {"devices": DEVICES, "batch": "none"},
             "method": {"weights": "share", **method},
-            "server": {"step": STEP},
+            "server": {"learning_rate": STEP},
             "eval": {"every": 10**6},
         }
     )

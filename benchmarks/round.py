@@ -47,7 +47,7 @@ def images(count: int = 6000) -> Dataset:
 
 def experiment(dataset: Dataset, method: dict[str, Any]) -> Experiment:
     settings = RunSettings.model_validate(
-        {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"step": 1e-5}}
+        {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"learning_rate": 1e-5}}
     )
     who = split(dataset.train_y, settings.data.devices, "iid", seed=0)
     model = build_model("paper-cnn", dataset.input_shape, 10, seed=0)

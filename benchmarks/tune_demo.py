@@ -42,7 +42,7 @@ def planned(out: Path, demo: RunSettings, method: str, point: Point, seed: int) 
     """Return one run of the demo's cell with another step, momentum and seed."""
     step, momentum = point
     base = method_settings(demo, method)
-    server = base.server.model_copy(update={"step": step, "momentum": momentum})
+    server = base.server.model_copy(update={"learning_rate": step, "momentum": momentum})
     settings = base.model_copy(update={"server": server, "seed": seed, "threads": 1})
     return PlannedRun(settings, out / method / f"step-{step:g}-momentum-{momentum:g}-seed-{seed}")
 
