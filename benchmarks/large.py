@@ -68,10 +68,10 @@ def play(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
     """Play some rounds here and return what they took."""
     import os
 
+    from signfade.settings import RunSettings
     from signfade.simulation import Experiment
     from signfade.simulation.allocator import tune_allocator
     from signfade.simulation.tasks import make_task
-    from signfade.settings import RunSettings
 
     tune_allocator()
     settings = RunSettings.model_validate(settings_of(kind, devices, method))

@@ -40,11 +40,11 @@ def our_round(method: dict[str, Any]) -> Callable[[], Iterable[Any]]:
     import torch
 
     from signfade.data import Dataset, Split
+    from signfade.settings import RunSettings
     from signfade.simulation import Experiment
     from signfade.simulation.allocator import tune_allocator
     from signfade.simulation.classify import ClassificationTask
     from signfade.simulation.models import build_model
-    from signfade.settings import RunSettings
 
     tune_allocator()
     images, labels = (part.flatten(0, 1) for part in data())

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from signfade.data import Dataset, split
+from signfade.settings import RunSettings
 from signfade.simulation import Experiment
 from signfade.simulation.allocator import tune_allocator
 from signfade.simulation.classify import ClassificationTask, one_thread
 from signfade.simulation.models import build_model
-from signfade.settings import RunSettings
 
 METHODS: dict[str, dict[str, Any]] = {
     "ideal": {"aggregator": "ideal"},

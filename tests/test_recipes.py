@@ -1,4 +1,4 @@
-"""The recipes of docs/architecture.md work as they stand: write the files, apply the changes, run the commands."""
+"""The recipes of docs/architecture.md work to the letter: write the files, apply the changes, run."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from signfade.experiments.config import load
+from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.studies.paper.setups import training
 from signfade.experiments.studies.records import CHANCE, Records, family_of, read_folder, run_name
 from signfade.experiments.studies.study import FULL
-from signfade.experiments.config import load
-from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.train import RunFailed, train
 
 from .conftest import record
@@ -161,3 +161,9 @@ def test_the_votes_of_the_first_records_went_to_plus_one_when_tied() -> None:
     }
     assert len(names) == 1
     assert kept.find(other) is not None
+
+
+def test_settings_of_0_1_keep_the_names_of_their_records() -> None:
+    """`server.step` and `presence.dropout` then: version 0.1 gave these settings this family."""
+    settings = load(None, ["server.learning_rate=0.05", "availability.dropout=0.3"])
+    assert family_of(settings) == "a46d920879"
