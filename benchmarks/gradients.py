@@ -4,7 +4,7 @@
 evaluation), and `plain+numpy` is the plain loop with the uplink one writes first in NumPy.
 
 Every candidate lives in a process of its own (allocator and thread settings are per process) and computes one
-round when told to; rounds of all candidates are interleaved, so that a busy machine slows all alike.
+round per request; rounds of all candidates are interleaved, so that a busy machine slows all alike.
 Ratios are to `plain`, the loop one writes first, with torch's default settings.
 
     python benchmarks/gradients.py --rounds 15 --json gradients.json

@@ -64,9 +64,9 @@ def steps() -> Steps:
 
     def whole() -> None:
         rotate(g, SEED)
-        heard = received(*sent, keys)
-        learned, _ = smooth_correlation(nothing, heard, *links)
-        unrotate(joint_blmmse(heard, *links, mean, scale, learned), SEED, SIZE)
+        y = received(*sent, keys)
+        learned, _ = smooth_correlation(nothing, y, *links)
+        unrotate(joint_blmmse(y, *links, mean, scale, learned), SEED, SIZE)
 
     return {
         "rotate all devices": lambda: rotate(g, SEED),

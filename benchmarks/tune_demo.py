@@ -52,11 +52,11 @@ def score(run: PlannedRun) -> float:
     folder = RunFolder(run.folder)
     if not folder.finished:
         return CHANCE
-    looked = [m["test_accuracy"] for m in folder.read_metrics() if m.get("test_accuracy") is not None]
-    return fmean(looked[-LAST:])
+    accuracies = [m["test_accuracy"] for m in folder.read_metrics() if m.get("test_accuracy") is not None]
+    return fmean(accuracies[-LAST:])
 
 
-def tell(event: Event) -> None:
+def report(event: Event) -> None:
     if event.kind in ("finished", "failed"):
         print(event.run.folder, event.kind, event.text, flush=True)
 
@@ -72,11 +72,11 @@ def tune(out: Path, demo: RunSettings, jobs: int) -> dict[str, list[dict[str, An
     def runs(which: Sequence[int]) -> list[PlannedRun]:
         return [planned(out, demo, *key, seed) for key in seeds for seed in seeds[key] if seed in which]
 
-    play(runs(TUNING_SEEDS[:1]), jobs, on_event=tell)
+    play(runs(TUNING_SEEDS[:1]), jobs, on_event=report)
     for method in METHODS:
         for point in sorted(grid, key=lambda p: scores(method, p), reverse=True)[:FINALISTS]:
             seeds[method, point] = TUNING_SEEDS
-    play(runs(TUNING_SEEDS[1:]), jobs, on_event=tell)
+    play(runs(TUNING_SEEDS[1:]), jobs, on_event=report)
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
     for method, point in seeds:
         rows[method].append({"step": point[0], "momentum": point[1], "scores": scores(method, point)})
@@ -92,7 +92,7 @@ def check(
     seeds = range(FIRST_CHECK, FIRST_CHECK + count)
     best = {method: (found[0]["step"], found[0]["momentum"]) for method, found in rows.items()}
     runs = {m: [planned(out, demo, m, best[m], seed) for seed in seeds] for m in METHODS}
-    play([run for at in zip(*runs.values()) for run in at], jobs, on_event=tell)
+    play([run for at in zip(*runs.values()) for run in at], jobs, on_event=report)
     return {method: [round(score(run), 4) for run in found] for method, found in runs.items()}
 
 

@@ -92,7 +92,7 @@ def test_pages_of_the_docs_are_drawn_again_without_the_runs(
     before = {file: file.read_bytes() for file in docs.rglob("*.*") if file.suffix != ".svg"}
     assert run(["reproduce", "all", "--render", "--out", str(tmp_path / "two"), "--docs", str(docs)]) == 0
     assert {file: file.read_bytes() for file in before} == before
-    runner = Runner(tmp_path / "three", study.FULL, docs)  # what the docs have counts as played
+    runner = Runner(tmp_path / "three", study.FULL, docs)  # what the docs have counts as finished
     assert runner.missing([PARTS["fig-quantisation"]]) == []
     assert runner.measurement(PARTS["fig-setup"]) is not None
 

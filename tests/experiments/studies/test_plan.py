@@ -1,4 +1,4 @@
-"""Which runs are played: each once, the most telling first, none that is there."""
+"""Which runs are run: each once, the most informative first, none that is finished."""
 
 from __future__ import annotations
 
