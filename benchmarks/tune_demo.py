@@ -2,10 +2,11 @@
 
     python benchmarks/tune_demo.py --check 8 --record docs/results/demo.json
 
-The same grid for all: seven learning rates, without momentum and with 0.9. A point's score is the mean test accuracy
-over the last six evaluations (rounds 125 to 150), 0.1 for a run that diverges. The first seed tries every
-point; the three best points of each method go on with two more seeds, and the best mean over the three seeds
-is chosen. `--check N` then runs the chosen points on N further seeds. The demo's own seed, 0, is not used.
+The same grid for all: seven learning rates, without momentum and with 0.9. A point's score is the mean test
+accuracy over the last six evaluations (rounds 125 to 150), 0.1 for a run that diverges. The first seed tries
+every point; the three best points of each method go on with two more seeds, and the best mean over the three
+seeds is chosen. `--check N` then runs the chosen points on N further seeds. The demo's own seed, 0, is not
+used.
 """
 
 from __future__ import annotations
@@ -104,9 +105,8 @@ def interval(values: Sequence[float]) -> str:
 
 def show(rows: dict[str, list[dict[str, Any]]], checked: dict[str, list[float]]) -> None:
     """Print the choice, and the check if there is one."""
-    print(
-        "| method | learning rate | momentum | tuning seeds | fresh seeds | less ideal |\n|---|---|---|---|---|---|"
-    )
+    print("| method | learning rate | momentum | tuning seeds | fresh seeds | less ideal |")
+    print("|---|---|---|---|---|---|")
     for method, found in rows.items():
         best = found[0]
         cells = [f"`{method}`", f"{best['step']:g}", f"{best['momentum']:g}"]

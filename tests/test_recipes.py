@@ -113,5 +113,7 @@ def test_a_recipe_works_as_it_stands(title: str, tmp_path: Path) -> None:
     assert rounds == [2] * sum(command[1] == "run" for command in recipe.commands)
     if title == "A setting":
         assert "weight_decay" in outputs[0]
+    if title == "A data set":
+        assert "stripes" in outputs[1]
     if title == "A CLI command":
         assert "sbfl" in outputs[0]
