@@ -4,7 +4,7 @@
 evaluation), and `plain+numpy` is the plain loop with the uplink one writes first in NumPy.
 
 Every candidate lives in a process of its own (allocator and thread settings are per process) and computes one
-round when told to; rounds of all candidates are interleaved, so that a busy machine slows all alike.
+round per request; rounds of all candidates are interleaved, so that a busy machine slows all alike.
 Ratios are to `plain`, the loop one writes first, with torch's default settings.
 
     python benchmarks/gradients.py --rounds 15 --json gradients.json
@@ -29,12 +29,12 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from signfade.data import Dataset, RegressionData, Split
+from signfade.settings import RunSettings
 from signfade.simulation import Experiment
 from signfade.simulation.allocator import tune_allocator
 from signfade.simulation.classify import ClassificationTask, one_thread
 from signfade.simulation.models import paper_cnn
 from signfade.simulation.synthetic import RegressionTask
-from signfade.settings import RunSettings
 
 CLASSES = 10
 
@@ -155,7 +155,12 @@ def of_signfade(
     if not words:
         return lambda: task.local_gradients(flat, np.arange(devices), 0).gradients
     method = {"preset": "best"} if words[0] == "best" else {"aggregator": words[0]}
-    settings = {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"step": 1e-6}}
+    settings = {
+        "rounds": 10**6,
+        "method": method,
+        "eval": {"every": 10**6},
+        "server": {"learning_rate": 1e-6},
+    }
     run = Experiment(RunSettings.model_validate(settings | {"data": {"devices": devices}}), task)
 
     def round() -> Tensor:

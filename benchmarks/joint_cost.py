@@ -25,8 +25,6 @@ from round import experiment, images
 from signfade.device import rotate, unrotate
 from signfade.experiments.studies.joint.ladder import draw_round
 from signfade.kernels import fused_sum, received
-from signfade.simulation.allocator import tune_allocator
-from signfade.simulation.classify import one_thread
 from signfade.server.joint import (
     bfl,
     factor_bfl,
@@ -37,6 +35,8 @@ from signfade.server.joint import (
     private_part,
     smooth_correlation,
 )
+from signfade.simulation.allocator import tune_allocator
+from signfade.simulation.classify import one_thread
 
 DEVICES, SIZE = 20, 65_536
 SEED = 7
@@ -64,9 +64,9 @@ def steps() -> Steps:
 
     def whole() -> None:
         rotate(g, SEED)
-        heard = received(*sent, keys)
-        learned, _ = smooth_correlation(nothing, heard, *links)
-        unrotate(joint_blmmse(heard, *links, mean, scale, learned), SEED, SIZE)
+        y = received(*sent, keys)
+        learned, _ = smooth_correlation(nothing, y, *links)
+        unrotate(joint_blmmse(y, *links, mean, scale, learned), SEED, SIZE)
 
     return {
         "rotate all devices": lambda: rotate(g, SEED),

@@ -45,7 +45,7 @@ def settings_of(kind: str, devices: int, method: str) -> dict[str, Any]:
         "data": data,
         "model": {"name": "paper-cnn"},
         "method": METHODS[method],
-        "server": {"step": step},
+        "server": {"learning_rate": step},
         "eval": {"every": 10**6},
     }
 
@@ -64,14 +64,14 @@ def images() -> Any:
         return Dataset(x[:60_000], y[:60_000], x[60_000:], y[60_000:], classes=10, name="random")
 
 
-def play(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
-    """Play some rounds here and return what they took."""
+def measure(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
+    """Run some rounds here and return what they took."""
     import os
 
+    from signfade.settings import RunSettings
     from signfade.simulation import Experiment
     from signfade.simulation.allocator import tune_allocator
     from signfade.simulation.tasks import make_task
-    from signfade.settings import RunSettings
 
     tune_allocator()
     settings = RunSettings.model_validate(settings_of(kind, devices, method))
@@ -85,12 +85,12 @@ def play(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
         records.append(run.advance())
         times.append(time.perf_counter() - started)
         cpu.append(time.process_time() - started_cpu)
-    heard = records[-1]["devices"]
+    present = records[-1]["devices"]
     later = cpu[1:] or cpu
     return {
         "kind": kind,
         "devices": devices,
-        "heard": heard,
+        "received": present,
         "method": method,
         "peak_gb": peak_resident() / 1e9,
         "setup_s": setup[0],
@@ -98,7 +98,7 @@ def play(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
         "first_round_s": times[0],
         "round_s": statistics.median(times[1:] or times),
         "round_cpu_s": statistics.median(later),
-        "cpu_us_per_device": 1e6 * statistics.median(later) / heard,
+        "cpu_us_per_device": 1e6 * statistics.median(later) / present,
         "nmse": records[-1]["nmse"],
         "nmse_theory": records[-1]["nmse_theory"],
     }
@@ -107,7 +107,7 @@ def play(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]:
 HEADS = (
     ("", "kind", "10s"),
     ("K", "devices", "8,d"),
-    ("heard", "heard", "8,d"),
+    ("received", "received", "8,d"),
     ("method", "method", ">9s"),
     ("peak GB", "peak_gb", "8.2f"),
     ("setup s", "setup_s", "8.1f"),
@@ -137,11 +137,11 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="*", help="other numbers of devices")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json")
-    parser.add_argument("--play", nargs=3, metavar=("KIND", "K", "METHOD"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=3, metavar=("KIND", "K", "METHOD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.play:
-        kind, devices, method = options.play
-        print(json.dumps(play(kind, int(devices), method, options.rounds)))
+    if options.measure:
+        kind, devices, method = options.measure
+        print(json.dumps(measure(kind, int(devices), method, options.rounds)))
         return
     show(None)
     rows = []
@@ -149,7 +149,7 @@ def main() -> None:
         for devices in options.devices or (FULL_SIZES if options.full else SIZES)[kind]:
             for method in options.methods:
                 command = [sys.executable, __file__, "--rounds", str(options.rounds)]
-                command += ["--play", kind, str(devices), method]
+                command += ["--measure", kind, str(devices), method]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 rows.append(json.loads(done.stdout))
                 show(rows[-1])

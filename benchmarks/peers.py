@@ -6,7 +6,7 @@
 The job: K = 20 devices, one local step on a batch of 32, the paper's network, federated averaging; all start
 from the same weights on the same images, and all must end a round with the same weights. Beside it stand
 signfade's rounds with a radio: they do more, as nobody else has an uplink. Every candidate is a process of
-its own that plays one round when told to; rounds of all take turns, so that a busy machine slows all alike.
+its own that runs one round per request; all take turns, so that a busy machine slows all alike.
 Ratios are to the plain loop: higher is faster. Peers that are not there are left out.
 """
 
@@ -35,16 +35,16 @@ WITH_RADIO: dict[str, dict[str, Any]] = {
 
 
 def our_round(method: dict[str, Any]) -> Callable[[], Iterable[Any]]:
-    """A whole round of signfade, as `signfade run` plays it."""
+    """A whole round of signfade, as `signfade run` does it."""
     import numpy as np
     import torch
 
     from signfade.data import Dataset, Split
+    from signfade.settings import RunSettings
     from signfade.simulation import Experiment
     from signfade.simulation.allocator import tune_allocator
     from signfade.simulation.classify import ClassificationTask
     from signfade.simulation.models import build_model
-    from signfade.settings import RunSettings
 
     tune_allocator()
     images, labels = (part.flatten(0, 1) for part in data())
@@ -58,7 +58,7 @@ def our_round(method: dict[str, Any]) -> Callable[[], Iterable[Any]]:
             "rounds": 10**6,
             "data": {"devices": DEVICES, "batch": "none"},
             "method": {"weights": "share", **method},
-            "server": {"step": STEP},
+            "server": {"learning_rate": STEP},
             "eval": {"every": 10**6},
         }
     )
@@ -66,11 +66,11 @@ def our_round(method: dict[str, Any]) -> Callable[[], Iterable[Any]]:
     task = ClassificationTask(dataset, who, model, None, seed=0, workers=os.cpu_count() or 1)
     run = Experiment(settings, task)
 
-    def play() -> Iterable[Any]:
+    def one_round() -> Iterable[Any]:
         run.advance()
         return [run.weights]
 
-    return play
+    return one_round
 
 
 def commands(peers: str) -> dict[str, list[str]]:
@@ -84,7 +84,7 @@ def commands(peers: str) -> dict[str, list[str]]:
 
 
 class Candidate:
-    """A process that plays a round when told to."""
+    """A process that runs one round per request."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
@@ -114,7 +114,7 @@ class Candidate:
         """Wait for the warm-up; return what the first round's weights add up to, and their energy."""
         return [float(word) for word in self._line().split()]
 
-    def play(self) -> float:
+    def run_round(self) -> float:
         """Return the seconds of one round."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
@@ -159,10 +159,10 @@ def table(seconds: dict[str, list[float]], checks: dict[str, list[float]]) -> di
         ratios = [b / s for b, s in zip(base, seconds[name], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         r |= {"ratio_quartile_low": low, "ratio_quartile_high": high}
-        told = " ".join(f"{x:g}" for x in checks[name]) if name in SAME_JOB else "(over the air)"
+        check = " ".join(f"{x:g}" for x in checks[name]) if name in SAME_JOB else "(over the air)"
         print(
             f"{name:26s} {r['ratio']:6.2f} {low:6.2f} {high:6.2f} {r['ratio_of_minima']:9.2f}"
-            f" {r['median_ms']:9.1f}  {told}"
+            f" {r['median_ms']:9.1f}  {check}"
         )
     return rows
 
@@ -189,7 +189,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(options.rounds):
         for name, candidate in running.items():
-            seconds[name].append(candidate.play())
+            seconds[name].append(candidate.run_round())
     for candidate in running.values():
         candidate.end()
     print(

@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord(cnn().state_dict())
     number = 0
 
-    def play() -> None:
+    def one_round() -> None:
         nonlocal arrays, number
         number += 1
         messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
@@ -59,13 +59,13 @@ def main(grid: Grid, context: Context) -> None:
             raise SystemExit("flower lost a round")
         arrays = found
 
-    play()
+    one_round()
     ready(arrays.to_torch_state_dict().values())
     for _ in range(WARM_UP - 1):
-        play()
+        one_round()
     while wait_for_turn():
         start = time.perf_counter()
-        play()
+        one_round()
         answer(time.perf_counter() - start)
 
 

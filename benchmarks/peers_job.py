@@ -56,7 +56,7 @@ def plain_round() -> Callable[[], Iterable[Tensor]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=STEP)
     weights = [parameter.detach().clone() for parameter in model.parameters()]
 
-    def play() -> Iterable[Tensor]:
+    def one_round() -> Iterable[Tensor]:
         nonlocal weights
         total = [torch.zeros_like(w) for w in weights]
         for device in range(DEVICES):
@@ -69,7 +69,7 @@ def plain_round() -> Callable[[], Iterable[Tensor]]:
         weights = [sum_ / DEVICES for sum_ in total]
         return weights
 
-    return play
+    return one_round
 
 
 def ready(weights: Iterable[Tensor]) -> None:
@@ -88,14 +88,14 @@ def answer(seconds: float) -> None:
     print(f"{MARK} {seconds}", flush=True)
 
 
-def serve(play: Callable[[], Iterable[Tensor]]) -> None:
-    """Play a round for every line on standard input and answer with its seconds."""
-    ready(play())
+def serve(one_round: Callable[[], Iterable[Tensor]]) -> None:
+    """Run a round for every line on standard input and answer with its seconds."""
+    ready(one_round())
     for _ in range(WARM_UP - 1):
-        play()
+        one_round()
     while wait_for_turn():
         start = time.perf_counter()
-        play()
+        one_round()
         answer(time.perf_counter() - start)
 
 
@@ -107,7 +107,7 @@ class Turns:
         self._start = 0.0
 
     def round_is_over(self, weights: Iterable[Tensor]) -> bool:
-        """Answer for the round just played and wait for the next; False when there is none."""
+        """Answer for the round just run and wait for the next; False when there is none."""
         took = time.perf_counter() - self._start
         self._done += 1
         if self._done == 1:

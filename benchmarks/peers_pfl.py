@@ -38,7 +38,7 @@ class Network(nn.Module):
 
 
 class OneByOne(TrainingProcessCallback):
-    """Tells how long a round took and waits for the next turn."""
+    """Reports how long a round took and waits for the next turn."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from harness import write
 
-from signfade.experiments.workers.run_pool import play
 from signfade.experiments.compare import PlannedRun
 from signfade.experiments.config import load
+from signfade.experiments.workers.run_pool import play
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"
 METHOD = "method.preset=rotated-sbfl"

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from signfade.data import Dataset, split
+from signfade.settings import RunSettings
 from signfade.simulation import Experiment
 from signfade.simulation.allocator import tune_allocator
 from signfade.simulation.classify import ClassificationTask, one_thread
 from signfade.simulation.models import build_model
-from signfade.settings import RunSettings
 
 METHODS: dict[str, dict[str, Any]] = {
     "ideal": {"aggregator": "ideal"},
@@ -47,7 +47,7 @@ def images(count: int = 6000) -> Dataset:
 
 def experiment(dataset: Dataset, method: dict[str, Any]) -> Experiment:
     settings = RunSettings.model_validate(
-        {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"step": 1e-5}}
+        {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"learning_rate": 1e-5}}
     )
     who = split(dataset.train_y, settings.data.devices, "iid", seed=0)
     model = build_model("paper-cnn", dataset.input_shape, 10, seed=0)

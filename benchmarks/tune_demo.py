@@ -2,10 +2,11 @@
 
     python benchmarks/tune_demo.py --check 8 --record docs/results/demo.json
 
-The same grid for all: seven steps, without momentum and with 0.9. A point's score is the mean test accuracy
-over the last six evaluations (rounds 125 to 150), 0.1 for a run that diverges. The first seed tries every
-point; the three best points of each method go on with two more seeds, and the best mean over the three seeds
-is chosen. `--check N` then runs the chosen points on N further seeds. The demo's own seed, 0, is not used.
+The same grid for all: seven learning rates, without momentum and with 0.9. A point's score is the mean test
+accuracy over the last six evaluations (rounds 125 to 150), 0.1 for a run that diverges. The first seed tries
+every point; the three best points of each method go on with two more seeds, and the best mean over the three
+seeds is chosen. `--check N` then runs the chosen points on N further seeds. The demo's own seed, 0, is not
+used.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from signfade.experiments.workers.events import Event
-from signfade.experiments.workers.run_pool import play
 from signfade.experiments.compare import PlannedRun, method_settings
 from signfade.experiments.config import load
 from signfade.experiments.difference import difference
 from signfade.experiments.folder import RunFolder
+from signfade.experiments.workers.events import Event
+from signfade.experiments.workers.run_pool import play
 from signfade.settings import RunSettings
 
 METHODS = ("signsgd", "sbfl", "rotated-sbfl", "best", "ideal")
@@ -42,7 +43,7 @@ def planned(out: Path, demo: RunSettings, method: str, point: Point, seed: int) 
     """Return one run of the demo's cell with another step, momentum and seed."""
     step, momentum = point
     base = method_settings(demo, method)
-    server = base.server.model_copy(update={"step": step, "momentum": momentum})
+    server = base.server.model_copy(update={"learning_rate": step, "momentum": momentum})
     settings = base.model_copy(update={"server": server, "seed": seed, "threads": 1})
     return PlannedRun(settings, out / method / f"step-{step:g}-momentum-{momentum:g}-seed-{seed}")
 
@@ -52,11 +53,11 @@ def score(run: PlannedRun) -> float:
     folder = RunFolder(run.folder)
     if not folder.finished:
         return CHANCE
-    looked = [m["test_accuracy"] for m in folder.read_metrics() if m.get("test_accuracy") is not None]
-    return fmean(looked[-LAST:])
+    accuracies = [m["test_accuracy"] for m in folder.read_metrics() if m.get("test_accuracy") is not None]
+    return fmean(accuracies[-LAST:])
 
 
-def tell(event: Event) -> None:
+def report(event: Event) -> None:
     if event.kind in ("finished", "failed"):
         print(event.run.folder, event.kind, event.text, flush=True)
 
@@ -72,11 +73,11 @@ def tune(out: Path, demo: RunSettings, jobs: int) -> dict[str, list[dict[str, An
     def runs(which: Sequence[int]) -> list[PlannedRun]:
         return [planned(out, demo, *key, seed) for key in seeds for seed in seeds[key] if seed in which]
 
-    play(runs(TUNING_SEEDS[:1]), jobs, on_event=tell)
+    play(runs(TUNING_SEEDS[:1]), jobs, on_event=report)
     for method in METHODS:
         for point in sorted(grid, key=lambda p: scores(method, p), reverse=True)[:FINALISTS]:
             seeds[method, point] = TUNING_SEEDS
-    play(runs(TUNING_SEEDS[1:]), jobs, on_event=tell)
+    play(runs(TUNING_SEEDS[1:]), jobs, on_event=report)
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
     for method, point in seeds:
         rows[method].append({"step": point[0], "momentum": point[1], "scores": scores(method, point)})
@@ -92,7 +93,7 @@ def check(
     seeds = range(FIRST_CHECK, FIRST_CHECK + count)
     best = {method: (found[0]["step"], found[0]["momentum"]) for method, found in rows.items()}
     runs = {m: [planned(out, demo, m, best[m], seed) for seed in seeds] for m in METHODS}
-    play([run for at in zip(*runs.values()) for run in at], jobs, on_event=tell)
+    play([run for at in zip(*runs.values()) for run in at], jobs, on_event=report)
     return {method: [round(score(run), 4) for run in found] for method, found in runs.items()}
 
 
@@ -104,7 +105,8 @@ def interval(values: Sequence[float]) -> str:
 
 def show(rows: dict[str, list[dict[str, Any]]], checked: dict[str, list[float]]) -> None:
     """Print the choice, and the check if there is one."""
-    print("| method | step | momentum | tuning seeds | fresh seeds | less ideal |\n|---|---|---|---|---|---|")
+    print("| method | learning rate | momentum | tuning seeds | fresh seeds | less ideal |")
+    print("|---|---|---|---|---|---|")
     for method, found in rows.items():
         best = found[0]
         cells = [f"`{method}`", f"{best['step']:g}", f"{best['momentum']:g}"]

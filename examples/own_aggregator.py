@@ -16,7 +16,7 @@ GOOD_SNR = 1.0
 
 
 def trusting(received: Received) -> Tensor:
-    """Sum the signs of the devices heard at 0 dB or better.
+    """Sum the signs of the devices received at 0 dB or better.
 
     Args:
         received: What the server has. `y` `[K, M]` are the signals; `h`, `sigma2`, `mean`, `scale` and

@@ -40,7 +40,9 @@ def test_every_name_of_the_package_that_a_page_mentions_exists(page: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
+    "page",
+    [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"],
+    ids=lambda page: page.name,
 )
 def test_every_link_to_a_file_leads_there(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
@@ -72,6 +74,10 @@ def test_the_map_points_into_the_errata() -> None:
     mentioned = re.findall(r"errata (\d+)(?: and (\d+))?", (ROOT / "docs" / "paper-map.md").read_text())
     assert mentioned
     assert all(1 <= int(number) <= entries for pair in mentioned for number in pair if number)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) < 700
 
 
 def test_the_readmes_snippet_runs_and_its_prediction_holds(capsys: pytest.CaptureFixture[str]) -> None:

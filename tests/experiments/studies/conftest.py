@@ -1,4 +1,4 @@
-"""Records of runs that were never played, for tables and figures to be drawn from."""
+"""Records of runs that were never run, for tables and figures to be drawn from."""
 
 from __future__ import annotations
 

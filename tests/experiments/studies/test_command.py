@@ -12,12 +12,12 @@ import pytest
 
 import signfade.experiments.workers.run_pool
 from signfade.cli.main import run
-from signfade.experiments.workers.events import Event, OnEvent, Outcome
 from signfade.experiments.studies import catalogue, study
 from signfade.experiments.studies.catalogue import parts_by_name
 from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.runner import Runner
 from signfade.experiments.train import PlannedRun, train
+from signfade.experiments.workers.events import Event, OnEvent, Outcome
 
 from .conftest import SMALL
 
@@ -92,7 +92,7 @@ def test_pages_of_the_docs_are_drawn_again_without_the_runs(
     before = {file: file.read_bytes() for file in docs.rglob("*.*") if file.suffix != ".svg"}
     assert run(["reproduce", "all", "--render", "--out", str(tmp_path / "two"), "--docs", str(docs)]) == 0
     assert {file: file.read_bytes() for file in before} == before
-    runner = Runner(tmp_path / "three", study.FULL, docs)  # what the docs have counts as played
+    runner = Runner(tmp_path / "three", study.FULL, docs)  # what the docs have counts as finished
     assert runner.missing([PARTS["fig-quantisation"]]) == []
     assert runner.measurement(PARTS["fig-setup"]) is not None
 

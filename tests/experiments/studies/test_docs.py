@@ -32,8 +32,8 @@ def test_pages_are_drawn_from_the_records_beside_them(
     for page in {study.host for study in STUDIES if (DOCS / study.host).is_file()}:
         shutil.copy(DOCS / page, tmp_path / "docs")
     runner = Runner(tmp_path / "none", FULL, tmp_path / "docs")
-    monkeypatch.setattr(runner, "_write_measurement", lambda *told: tmp_path)
-    monkeypatch.setattr(runner.records, "write", lambda *told: tmp_path)
+    monkeypatch.setattr(runner, "_write_measurement", lambda *args: tmp_path)
+    monkeypatch.setattr(runner.records, "write", lambda *args: tmp_path)
     runner.write_docs(STUDIES)
     for page in (tmp_path / "docs").glob("*.md"):
         assert page.read_text() == (DOCS / page.name).read_text()

@@ -38,8 +38,8 @@ def test_a_quick_figure_says_that_it_is_one() -> None:
                 measured = {artefact.name: artefact.measure(SMALL, lambda words: None)}
             for block in artefact.render(Results(scale, Records(), measured)):
                 if isinstance(block, Picture):
-                    told = [text.get_text() for text in block.figure.texts]
-                    assert (scale.words in told) == bool(scale.words)
+                    shown = [text.get_text() for text in block.figure.texts]
+                    assert (scale.words in shown) == bool(scale.words)
                     assert scale.words or scale is FULL
 
 
@@ -57,13 +57,13 @@ def test_the_distances_are_kolmogorovs() -> None:
 def test_gradients_are_gaussian_once_they_are_rotated() -> None:
     data = gradients._along(training(SMALL, "gaussian", (1e-2, 0.0)), (1, 3), lambda words: None)
     assert set(data) == {f"{t},{user}" for t in (1, 3) for user in gradients.USERS}
-    for look in data.values():
-        size = look["rotated"]["size"]
+    for shown in data.values():
+        size = shown["rotated"]["size"]
         # 1.36/sqrt(n): exceeded by one sample in twenty of a known distribution, by far fewer of a fitted one
-        assert look["rotated"]["gaussian"] < 1.36 / math.sqrt(size)
-        assert look["raw"]["gaussian"] > 5 * look["rotated"]["gaussian"]
-        width = 10 / len(look["raw"]["density"])
-        assert sum(look["rotated"]["density"]) * width == pytest.approx(1, abs=0.01)
+        assert shown["rotated"]["gaussian"] < 1.36 / math.sqrt(size)
+        assert shown["raw"]["gaussian"] > 5 * shown["rotated"]["gaussian"]
+        width = 10 / len(shown["raw"]["density"])
+        assert sum(shown["rotated"]["density"]) * width == pytest.approx(1, abs=0.01)
 
 
 def test_simulated_errors_are_the_predicted_ones() -> None:

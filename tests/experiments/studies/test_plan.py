@@ -1,4 +1,4 @@
-"""Which runs are played: each once, the most telling first, none that is there."""
+"""Which runs are run: each once, the most informative first, none that is finished."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from signfade.experiments.config import load
 from signfade.experiments.studies.catalogue import choose
 from signfade.experiments.studies.paper.grid import COLUMNS, FULL_READING, READINGS, best_pair, grid_wants
 from signfade.experiments.studies.paper.setups import METHODS, PAIRS, training
@@ -13,7 +14,6 @@ from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.records import Records, family_of, run_name
 from signfade.experiments.studies.runner import Runner, estimate_seconds, plan, wanted
 from signfade.experiments.studies.study import FULL, QUICK, Tier, Want
-from signfade.experiments.config import load
 
 from .conftest import record
 
@@ -111,7 +111,14 @@ def test_a_name_does_not_depend_on_what_cannot_change_a_number(change: str) -> N
 
 @pytest.mark.parametrize(
     "change",
-    ["seed=1", "rounds=9", "server.learning_rate=1", "cell.bandwidth_hz=1e6", "method.form=published", "eval.every=3"],
+    [
+        "seed=1",
+        "rounds=9",
+        "server.learning_rate=1",
+        "cell.bandwidth_hz=1e6",
+        "method.form=published",
+        "eval.every=3",
+    ],
 )
 def test_a_name_depends_on_whatever_changes_a_number(change: str) -> None:
     assert run_name(load(None, [change])) != run_name(load(None))

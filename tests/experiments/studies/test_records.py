@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from signfade.experiments.config import load
+from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.studies.paper.setups import training
 from signfade.experiments.studies.records import CHANCE, Records, family_of, read_folder, run_name
 from signfade.experiments.studies.study import FULL
-from signfade.experiments.config import load
-from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.train import RunFailed, train
 
 from .conftest import record
@@ -83,11 +83,11 @@ def test_an_unfinished_run_has_no_record_and_a_diverged_one_is_at_chance(tmp_pat
     assert found is not None
     assert found.diverged is not None
     assert found.accuracy == CHANCE
-    assert Records([found]).find(settings) == found  # it is not played again
+    assert Records([found]).find(settings) == found  # it is not run again
 
 
 def test_a_run_lost_early_answers_for_shorter_ones() -> None:
-    """Its curve ends where the model was lost, so the shorter run's last round was never looked at."""
+    """Its curve ends where the model was lost, so the shorter run's last round was never evaluated."""
     long = training(FULL, "gaussian", (1e-2, 0.9))
     short = training(FULL, "gaussian", (1e-2, 0.9), rounds=300)
     whole = record(long)
@@ -109,7 +109,7 @@ def test_a_run_is_unsteady_if_its_accuracy_goes_up_and_down_at_the_end() -> None
     assert not replace(one, curve=shaky, diverged=7).unsteady
 
 
-def test_a_run_that_failed_for_another_reason_is_played_again(tmp_path: Path) -> None:
+def test_a_run_that_failed_for_another_reason_is_run_again(tmp_path: Path) -> None:
     settings = load(None, TINY)
     folder = RunFolder(tmp_path / "full").create("seed = 0\n")
     folder.log_path.write_text("2026-01-01 00:00:00 failed: no space left\n")
@@ -161,3 +161,9 @@ def test_the_votes_of_the_first_records_went_to_plus_one_when_tied() -> None:
     }
     assert len(names) == 1
     assert kept.find(other) is not None
+
+
+def test_settings_of_0_1_keep_the_names_of_their_records() -> None:
+    """`server.step` and `presence.dropout` then: version 0.1 gave these settings this family."""
+    settings = load(None, ["server.learning_rate=0.05", "availability.dropout=0.3"])
+    assert family_of(settings) == "a46d920879"

@@ -172,7 +172,7 @@ def test_the_number_of_devices_stands_beside_the_papers_rounds() -> None:
     runs = [want.settings for want in PARTS["table-devices"].wants(FULL, Records())]
     votes = [run for run in runs if run.label == "signSGD, vote"]
     assert [(run.data.devices, run.rounds) for run in votes] == [(20, 1000), (60, 500)]
-    assert votes[0] == READINGS["vote"].run(FULL, (1e-3, 0.0), 0)  # of the grid, not played again
+    assert votes[0] == READINGS["vote"].run(FULL, (1e-3, 0.0), 0)  # of the grid, not run again
     (table,) = tables("table-devices", record(votes[0], loss_at=95), record(votes[1], loss_at=None))
     assert list(cells(table, "signSGD, vote").values())[1:] == ["210", "95", "not in 500"]
     assert list(cells(table, "SBFL, Laplacian").values())[1:] == ["470", "missing", "missing"]

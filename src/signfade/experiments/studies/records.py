@@ -35,8 +35,9 @@ __all__ = [
 
 _STEADY = 0.03
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
-# Defaults of the time when records were first named; names must not change when a default does.
+# Defaults and names of settings when records were first named: a record's name must not change with them.
 _FIRST_DEFAULTS: dict[str, Any] = {"server.learning_rate": 1e-2, "method.tie": "plus"}
+_FIRST_NAMES = {"server.learning_rate": "server.step", "availability.": "presence."}
 _ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
 _KEPT = (
     "last_accuracy",
@@ -66,7 +67,14 @@ def _deciding(settings: RunSettings) -> dict[str, Any]:
 def _changes(settings: RunSettings) -> dict[str, Any]:
     """What the settings change in the defaults: a new setting with a default leaves old names as they are."""
     unsaid = plain_defaults() | _FIRST_DEFAULTS
-    return {key: value for key, value in _deciding(settings).items() if value != unsaid[key]}
+    return {_first(key): value for key, value in _deciding(settings).items() if value != unsaid[key]}
+
+
+def _first(key: str) -> str:
+    for new, old in _FIRST_NAMES.items():
+        if key.startswith(new):
+            return old + key.removeprefix(new)
+    return key
 
 
 def family_of(settings: RunSettings) -> str:

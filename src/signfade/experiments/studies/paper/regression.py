@@ -167,7 +167,7 @@ def _bound_run(scale: Scale, *, at_optimum: bool) -> dict[str, Any]:
     task = experiment.task
     assert isinstance(task, RegressionTask)
     if at_optimum:
-        experiment.restore(experiment.state() | {"step.weights": task.data.optimum.float()}, 0)
+        experiment.restore(experiment.state() | {"server.model.weights": task.data.optimum.float()}, 0)
     gap = task.data.excess_loss(experiment.weights)
     everyone = np.arange(task.devices)
     gradient, error = [], []
