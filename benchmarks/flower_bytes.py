@@ -76,13 +76,13 @@ def main(grid, context):
     if config["strategy"] == "one-bit":
         strategy = OneBitStrategy(settings_from(config), net())
         strategy.start(grid, timeout=600)
-        told = {"uplink": strategy.judge.uplink_bytes, "downlink": strategy.downlink_bytes}
+        counted = {"uplink": strategy.validator.totals.uplink_bytes, "downlink": strategy.downlink_bytes}
     else:
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=2)
         rounds = int(config["signfade.rounds"])
         strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, timeout=600)
-        told = {}
-    Path(config["result"]).write_text(json.dumps(told))
+        counted = {}
+    Path(config["result"]).write_text(json.dumps(counted))
 """
 
 
@@ -237,8 +237,8 @@ def main() -> None:
         *(sum(sent.get(path, 0.0) for path in answer) for sent in (one, full)),
     )
     row("all requests", sum(one.values()), sum(full.values()))
-    told = plain["one-bit"][1]["uplink"] / rounds / 2
-    console.print(f"the strategy's own count of a reply: {told:,.0f} bytes")
+    counted = plain["one-bit"][1]["uplink"] / rounds / 2
+    console.print(f"the strategy's own count of a reply: {counted:,.0f} bytes")
     if not asked.plain:
         secret = [measure(strategy, rounds, tls=True)[0]["all"] for strategy in ("one-bit", "fedavg")]
         row("the socket, with TLS", *secret)

@@ -42,8 +42,8 @@ def to_tensors(state: Any) -> dict[str, Tensor]:
 def from_tensors(template: T, tensors: Mapping[str, Tensor]) -> T:
     """Return a state with the structure of `template` and the leaves of `tensors`.
 
-    Lists take the length and empty dicts the entries that were saved; everything else, shapes of tensors
-    included, must be as in the template.
+    Lists take the length, empty dicts the entries and empty tensors the shape that were saved; everything
+    else, shapes of other tensors included, must be as in the template.
 
     Args:
         template: A fresh state of the same run, for its structure and types.
@@ -118,7 +118,8 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
     if isinstance(template, bool | int | float):
         return type(template)(found.item())
     expected = torch.from_numpy(template) if isinstance(template, np.ndarray) else template
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    fits = found.shape == expected.shape or (expected.numel() == 0 and found.dim() == expected.dim())
+    if not fits or found.dtype != expected.dtype:
         raise ValueError(
             f"{path} must be {expected.dtype} of shape {list(expected.shape)}; "
             f"the checkpoint has {found.dtype} of shape {list(found.shape)}"

@@ -1,5 +1,5 @@
-"""`signfade deploy` without Flower's processes: what is refused before any is started, what is told, what is
-stopped.
+"""`signfade deploy` without Flower's processes: what is refused before any is started, what is reported,
+what is stopped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 
 from signfade.cli.main import run as signfade
-from signfade.integrations.flower import deploy as deploying
-from signfade.integrations.flower.app import write_app
-from signfade.integrations.flower.children import marked
-from signfade.integrations.flower.deploy import deploy, deploy_folder
-from signfade.integrations.flower.exchange import Patience
-from signfade.integrations.flower.loopback import Loopback, quiet_environment
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.train import Interrupted, RunFailed
+from signfade.integrations.flower import deploy as deploying
+from signfade.integrations.flower.children import marked
+from signfade.integrations.flower.deploy import deploy, deploy_folder, write_app
+from signfade.integrations.flower.exchange import Patience
+from signfade.integrations.flower.loopback import Loopback, quiet_environment
 from signfade.settings import RunSettings
 
 
@@ -150,7 +149,7 @@ def test_a_server_that_dies_is_a_failure_and_all_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's stream would go on for a while: Flower takes a minute to notice."""
-    monkeypatch.setattr(deploying, "_LAST_WORDS", 0.2)
+    monkeypatch.setattr(deploying, "_LAST_LINES", 0.2)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     folder = tmp_path / "run"
@@ -175,7 +174,7 @@ def test_a_superlink_that_ends_is_started_again_and_the_run_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three times, under the same database; then it is a failure."""
-    monkeypatch.setattr(deploying, "_LAST_WORDS", 60.0)
+    monkeypatch.setattr(deploying, "_LAST_LINES", 60.0)
     log = tmp_path / "said"
     link = f"""
 import sys, time
@@ -236,7 +235,7 @@ def test_an_interrupt_stops_everything(
     assert signal.getsignal(number) == before
 
 
-def test_rounds_and_faults_are_told_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_and_faults_are_reported_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     run = f"""
 import time

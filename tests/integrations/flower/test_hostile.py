@@ -14,15 +14,15 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from signfade.integrations.flower import OneBitStrategy, settings_from
-from signfade.integrations.flower.layout import Start
-from signfade.integrations.flower.options import bounded
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.train import RunFailed, play
+from signfade.integrations.flower import OneBitStrategy, settings_from
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.options import bounded
+from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
-from signfade.settings import RunSettings
 
 from .grids import CallingGrid, Node, cell_of
 from .test_device import Net, normalised
@@ -122,12 +122,12 @@ def test_what_cannot_be_is_refused_in_one_sentence(name: str) -> None:
         pytest.skip("a long double is a double here")
     change, why = REFUSED[name]
     strategy = played(change)
-    first = strategy.judge.faults[0]
+    first = strategy.validator.faults[0]
     assert first.startswith("round 1: refused: node 54")
     assert re.search(why, first), first
-    assert strategy.judge.counts == {"refused": 1 if name == "a large reply" else 3}
+    assert strategy.validator.counts == {"refused": 1 if name == "a large reply" else 3}
     state = strategy.state()
-    assert all(state[key].isfinite().all() for key in state if key.startswith(("step.", "task.")))
+    assert all(state[key].isfinite().all() for key in state if key.startswith(("server.model.", "task.")))
 
 
 @pytest.mark.parametrize(
@@ -142,19 +142,19 @@ def test_what_cannot_be_is_refused_in_one_sentence(name: str) -> None:
 )
 def test_a_liars_buffers_stay_near_those_of_the_others(name: str, value: Any) -> None:
     honest, lied = played(None), played(buffer(name, value))
-    assert lied.judge.faults == []
-    ours, theirs = (strategy.station.buffers[f"1.{name}"].double() for strategy in (honest, lied))
+    assert lied.validator.faults == []
+    ours, theirs = (strategy.server.buffers[f"1.{name}"].double() for strategy in (honest, lied))
     assert (ours - theirs).abs().max() <= (0.0 if name == "num_batches_tracked" else 1.0)
     state = lied.state()
-    assert all(state[key].isfinite().all() for key in state if key.startswith(("step.", "task.")))
+    assert all(state[key].isfinite().all() for key in state if key.startswith(("server.model.", "task.")))
 
 
 @pytest.mark.parametrize("loss", [1.7e308, -1.7e308])
 def test_a_liars_loss_is_cut_to_ten_times_the_usual_one(loss: float) -> None:
     strategy = played(word("loss", loss))
-    assert strategy.judge.counts == {}
-    assert strategy.heard.loss is not None
-    assert abs(strategy.heard.loss) < 4.0  # of two classes: honest losses are near 0.7
+    assert strategy.validator.counts == {}
+    assert strategy.last_round.loss is not None
+    assert abs(strategy.last_round.loss) < 4.0  # of two classes: honest losses are near 0.7
 
 
 def test_a_number_of_samples_is_the_first_one_and_at_most_four_medians() -> None:
@@ -163,12 +163,12 @@ def test_a_number_of_samples_is_the_first_one_and_at_most_four_medians() -> None
     honest = played(None, **by_share)
     four = played(word("examples", 4 * 24), **by_share)
     for said in (4 * 24 + 1, 2**53):
-        assert torch.equal(played(word("examples", said), **by_share).station.weights, four.station.weights)
-    assert not torch.equal(four.station.weights, honest.station.weights)
+        assert torch.equal(played(word("examples", said), **by_share).server.weights, four.server.weights)
+    assert not torch.equal(four.server.weights, honest.server.weights)
 
     said = iter([24, 2**53, 1])
     later = played(lambda words, arrays: words.__setitem__("examples", next(said)), **by_share)
-    assert torch.equal(later.station.weights, honest.station.weights)
+    assert torch.equal(later.server.weights, honest.server.weights)
 
 
 @pytest.mark.parametrize("value", [3.4e38, 1e30, 1e-45])
@@ -181,10 +181,10 @@ def test_a_scale_that_is_huge_ends_no_run(value: float, preset: str | None) -> N
     moved = []
     for each in (net, honest):
         strategy = OneBitStrategy(app_settings(**changes), normalised())
-        before = strategy.station.weights.clone()
+        before = strategy.server.weights.clone()
         strategy.start(each.grid, timeout=1.0)
-        assert strategy.judge.faults == []
-        moved.append(float((strategy.station.weights - before).norm()))
+        assert strategy.validator.faults == []
+        moved.append(float((strategy.server.weights - before).norm()))
     assert moved[0] < 10 * moved[1]
 
 
@@ -206,8 +206,8 @@ def test_a_gradient_in_full_is_shortened_to_ten_times_the_usual_one() -> None:
         words["gradient"] = struct.pack("<f", 3.4e38) * (len(words["gradient"]) // 4)
 
     strategy = played(huge, method__aggregator="ideal")
-    assert strategy.judge.faults == []
-    assert strategy.station.weights.abs().max() < 100
+    assert strategy.validator.faults == []
+    assert strategy.server.weights.abs().max() < 100
 
 
 @pytest.mark.parametrize(("liars", "ends"), [(3, 3), (2, None)])
@@ -268,13 +268,13 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(spoilt: str, tmp_path: P
     def spoil() -> dict[str, torch.Tensor]:
         found = state()
         if experiment.round == 3:
-            found[f"step.{spoilt}"] = torch.full_like(found[f"step.{spoilt}"], torch.inf)
+            found[f"server.model.{spoilt}"] = torch.full_like(found[f"server.model.{spoilt}"], torch.inf)
         return found
 
     experiment.state = spoil  # type: ignore[method-assign]
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(
-        RunFailed, match=rf"round 3: step\.{spoilt} is not finite, so no checkpoint is written"
+        RunFailed, match=rf"round 3: server\.model\.{spoilt} is not finite, so no checkpoint is written"
     ):
         play(experiment, folder)
     checkpoint = folder.load_checkpoint()
@@ -290,5 +290,5 @@ def test_a_deployment_of_the_simulators_task_is_bounded_too() -> None:
     grid.nodes[998] = packet(with_scale(3.4e38))(grid.nodes[998])
     strategy = OneBitStrategy(run, Start.of_task(make_task(run)))
     strategy.start(grid, timeout=1.0)
-    assert strategy.judge.faults == []
-    assert strategy.station.weights.abs().max() < 10
+    assert strategy.validator.faults == []
+    assert strategy.server.weights.abs().max() < 10

@@ -22,18 +22,18 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from signfade.integrations.flower.app import write_app
+from signfade.experiments.config import parse_override, resolve, to_toml
+from signfade.experiments.folder import RunFolder
 from signfade.integrations.flower.certificates import make_node_key
 from signfade.integrations.flower.children import marked
+from signfade.integrations.flower.deploy import write_app
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.experiments.config import parse_override, resolve, to_toml
-from signfade.experiments.folder import RunFolder
+from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
-from signfade.settings import RunSettings
 
 from .grids import cell_of
 
@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], bool], what: str, folder: Path) -> None:
 def weights_of(folder: Path) -> torch.Tensor:
     checkpoint = RunFolder(folder).load_checkpoint()
     assert checkpoint is not None
-    return checkpoint.tensors["step.weights"]
+    return checkpoint.tensors["server.model.weights"]
 
 
 def tagged(place: Path) -> dict[int, str]:
@@ -256,7 +256,7 @@ def reference(settings: RunSettings, heard: dict[int, set[int]]) -> torch.Tensor
         strategy.aggregate_train(
             number, [reply for reply in replies if reply and 1000 - reply.metadata.src_node_id in devices]
         )
-    return strategy.station.weights
+    return strategy.server.weights
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds a process's parent in /proc")

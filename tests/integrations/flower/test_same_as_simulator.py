@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from signfade.experiments.config import resolve
+from signfade.experiments.metrics import BIT_KEYS
 from signfade.integrations.flower.deployed import evaluation
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.experiments.config import resolve
-from signfade.experiments.metrics import BIT_KEYS
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
 
@@ -41,7 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "best": {"method.preset": "best", "method.side_bits": 8},
     "ideal": {"method.aggregator": "ideal"},
     "bounded": RADIO | {"defence.bound_scales": True},
-    "judged": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
+    "reliability": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
     "radio": RADIO,
     "radio, best": RADIO | {"method.preset": "best"},
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
@@ -62,10 +62,10 @@ def test_same_weights_losses_and_accuracies(name: str) -> None:
     strategy = OneBitStrategy(settings, Start.of_task(task))
     result = strategy.start(cell_of(settings), timeout=60, evaluate_fn=evaluation(task))
 
-    assert torch.equal(strategy.station.weights, simulated.weights)
-    assert strategy.judge.faults == []
-    assert strategy.station.sent.record() == {key: records[-1][key] for key in BIT_KEYS}
-    assert strategy.station.encoder.range.exponents == simulated._encoder.range.exponents
+    assert torch.equal(strategy.server.weights, simulated.weights)
+    assert strategy.validator.faults == []
+    assert strategy.server.state.server.sent.record() == {key: records[-1][key] for key in BIT_KEYS}
+    assert strategy.server.encoder == simulated._simulation.server.encoder(simulated._state.server)
     for record in records:
         number = record["round"]
         metrics = result.train_metrics_clientapp[number]
