@@ -1,4 +1,4 @@
-"""Bytes that one device really sends a round: one-bit packets beside Flower's own FedAvg, on the socket.
+"""Bytes that one device really sends per round: one-bit packets beside Flower's own FedAvg, on the socket.
 
 A SuperLink and two SuperNodes run on this machine, and between them a proxy that counts. The model is the
 paper's (62,346 weights), the data is noise: only sizes matter. Without TLS the proxy
@@ -196,7 +196,7 @@ data.devices = 2
 
 
 def measure(strategy: str, rounds: int, tls: bool) -> tuple[dict[str, float], dict[str, int]]:
-    """Return bytes up a device and round, by request, and what the strategy itself counted."""
+    """Return bytes up per device and round, by request, and what the strategy itself counted."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         app = write_app(folder / "app", strategy, rounds)
@@ -220,7 +220,7 @@ def main() -> None:
     asked = parser.parse_args()
     rounds = asked.rounds
     console = Console(width=110)
-    table = Table("bytes up, a device and round", "one-bit", "FedAvg", "ratio")
+    table = Table("bytes up, per device and round", "one-bit", "FedAvg", "ratio")
     plain = {strategy: measure(strategy, rounds, tls=False) for strategy in ("one-bit", "fedavg")}
     one, full = plain["one-bit"][0], plain["fedavg"][0]
 

@@ -58,12 +58,12 @@ def main() -> None:
                 "largest move of a weight": float(
                     (simulated.weights - Experiment(settings).weights).abs().max()
                 ),
-                "bytes up, a device and round": metrics[-1]["wire_uplink_bits"]
+                "bytes up, per device and round": metrics[-1]["wire_uplink_bits"]
                 / 8
                 / asked.devices
                 / asked.rounds,
                 "devices that replied": [record["devices"] for record in metrics],
-                "seconds a round": [record["seconds"] for record in metrics],
+                "seconds per round": [record["seconds"] for record in metrics],
                 "accuracy": metrics[-1]["test_accuracy"],
             },
             indent=2,

@@ -131,7 +131,7 @@ def test_state_is_restored() -> None:
     assert other.claim({9: 1}) == {9: "its device number was 2 before; got 1"}
 
 
-def test_a_silent_device_keeps_its_number_in_the_roll_call() -> None:
+def test_a_silent_device_keeps_its_number_when_devices_are_identified() -> None:
     run = resolve(SETTINGS.model_dump() | {"data": SETTINGS.data.model_dump() | {"participation": 0.6}})
     strategy, grid = OneBitStrategy(run, Start.of_task(make_task(run))), cell_of(run)
     run_round(strategy, grid, 1)

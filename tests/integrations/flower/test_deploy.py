@@ -117,7 +117,7 @@ def test_authentication_needs_encryption(tmp_path: Path) -> None:
         Loopback(tmp_path, 2, auth=True)
 
 
-def played_by(monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+def replace_programs(monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     """Let Python code stand for Flower's programs; each is given its arguments."""
 
     def found(self: Loopback, command: list[Any]) -> list[Any]:
@@ -140,7 +140,7 @@ SLEEP = "import time; time.sleep(600)"
 def test_a_superlink_that_does_not_start_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played_by(monkeypatch, flower_superlink="raise SystemExit(3)")
+    replace_programs(monkeypatch, flower_superlink="raise SystemExit(3)")
     with pytest.raises(RunFailed, match=r"the SuperLink ended with code 3; see .*superlink\.log"):
         deploy(settings(), tmp_path / "run")
 
@@ -159,7 +159,7 @@ open({str(folder / "flower" / "server.pid")!r}, "w").write("{dead.pid}")
 time.sleep(600)
 """
     marks = remember_marks(monkeypatch)
-    played_by(monkeypatch, flower_superlink=LISTEN, flower_supernode="raise SystemExit(1)", flwr=run)
+    replace_programs(monkeypatch, flower_superlink=LISTEN, flower_supernode="raise SystemExit(1)", flwr=run)
     notes: list[str] = []
     with pytest.raises(RunFailed, match=r"the server ended before the last round; see .*run\.log"):
         deploy(settings(), folder, on_note=notes.append)
@@ -190,7 +190,7 @@ import time
 open({str(log)!r}, "a").write("run" + chr(10))
 time.sleep(600)
 """
-    played_by(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=submit)
+    replace_programs(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=submit)
     notes: list[str] = []
     with pytest.raises(RunFailed, match=r"the SuperLink ended with code 5; see .*superlink\.log"):
         deploy(settings(), tmp_path / "run", on_note=notes.append)
@@ -218,7 +218,7 @@ def test_an_interrupt_stops_everything(
 ) -> None:
     link = SLEEP if when == "starting" else LISTEN  # one that never listens
     marks = remember_marks(monkeypatch)
-    played_by(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=SLEEP)
+    replace_programs(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=SLEEP)
     expected = 1 if when == "starting" else 4
     before = signal.getsignal(number)
 
@@ -252,7 +252,7 @@ log.write("2026-01-01 00:00:00 finished" + chr(10))
 log.close()
 run.write_summary({{"rounds": 3}})
 """
-    played_by(monkeypatch, flower_superlink=LISTEN, flower_supernode=SLEEP, flwr=run)
+    replace_programs(monkeypatch, flower_superlink=LISTEN, flower_supernode=SLEEP, flwr=run)
     rounds: list[int] = []
     notes: list[str] = []
     summary = deploy(

@@ -34,7 +34,7 @@ def strategy_for(settings: RunSettings = SETTINGS, **options: Any) -> OneBitStra
     return OneBitStrategy(settings, Start.of_task(make_task(settings)), **options)
 
 
-def played(grid: CallingGrid, settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
+def run_strategy(grid: CallingGrid, settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
     strategy = strategy_for(settings, **options)
     strategy.start(grid, timeout=0.02)
     return strategy
@@ -45,7 +45,7 @@ def without_device_2() -> torch.Tensor:
     """The weights if device 2 had never been there."""
     grid = cell_of(SETTINGS)
     del grid.nodes[998]
-    strategy = played(grid, min_devices=3)
+    strategy = run_strategy(grid, min_devices=3)
     assert strategy.validator.faults == []
     return strategy.server.weights
 
@@ -145,7 +145,7 @@ def test_a_bad_reply_is_named_and_changes_nothing_else(name: str, without_device
     grid = cell_of(SETTINGS)
     # node 998 is device 2
     grid.nodes[1001] = spoil(grid.nodes.pop(998))
-    strategy = played(grid)
+    strategy = run_strategy(grid)
     assert torch.equal(strategy.server.weights, without_device_2)
     counted = 1 if name == "silence" else 3  # nobody waits for a node that already owes an answer
     assert strategy.validator.counts == {kind: counted}
@@ -161,9 +161,11 @@ def test_bad_once_and_good_again(without_device_2: torch.Tensor) -> None:
     bad = packet(with_scale(math.nan))(good)
     rounds = itertools.count(1)
     grid.nodes[998] = lambda message: bad(message) if next(rounds) == 2 else good(message)
-    strategy = played(grid)
-    told = "round 2: refused: node 998 (device 2): its packet is damaged: scale must be finite; got NaN or"
-    assert strategy.validator.faults == [f"{told} infinity"]
+    strategy = run_strategy(grid)
+    expected = (
+        "round 2: refused: node 998 (device 2): its packet is damaged: scale must be finite; got NaN or"
+    )
+    assert strategy.validator.faults == [f"{expected} infinity"]
     reference = strategy_for()
     for number in (1, 2, 3):
         messages = list(
@@ -209,7 +211,7 @@ def test_a_late_reply_is_dropped_and_its_node_asked_again() -> None:
 
     first = grid.nodes[1000]
     grid.nodes[998], grid.nodes[1000] = slow, other
-    strategy = played(grid, resolve(SETTINGS.model_dump() | {"rounds": 4}))
+    strategy = run_strategy(grid, resolve(SETTINGS.model_dump() | {"rounds": 4}))
     assert strategy.validator.faults == [
         "round 1: missing: node 998: no answer in time",
         "round 3: late: node 998: its answer came after its round",
@@ -228,7 +230,7 @@ def test_a_reply_that_flower_cannot_read_takes_no_other_with_it(without_device_2
         return replies
 
     grid.pull_messages = stumbling  # type: ignore[method-assign]
-    strategy = played(grid)
+    strategy = run_strategy(grid)
     assert strategy.validator.counts == {"refused": 3}
     assert "node 998: its reply cannot be read: object cannot be inflated" in strategy.validator.faults[0]
     assert torch.equal(strategy.server.weights, without_device_2)
@@ -251,7 +253,7 @@ def test_nobody_answering_makes_no_step_and_ends_the_run() -> None:
 def test_a_run_may_begin_without_some() -> None:
     grid = cell_of(SETTINGS)
     del grid.nodes[998]
-    strategy = played(grid, connect_timeout=0.0)
+    strategy = run_strategy(grid, connect_timeout=0.0)
     assert strategy.validator.faults[0] == "round 1: 3 of 4 devices are connected"
     with pytest.raises(RunFailed, match="no device is connected"):
-        played(CallingGrid({}), connect_timeout=0.0)
+        run_strategy(CallingGrid({}), connect_timeout=0.0)

@@ -109,11 +109,11 @@ def test_a_deployment_interrupted_and_resumed_is_the_simulation(
         first.send_signal(signal.SIGINT)
         wait_for(lambda: first.poll() is not None, "its end", folder.path)
         assert first.stdout.read() == b""
-    told = (tmp_path / "first").read_text()
-    assert first.returncode == 130, told
+    expected = (tmp_path / "first").read_text()
+    assert first.returncode == 130, expected
     assert re.fullmatch(
         r"signfade: stopped after round [12] of 3; resume with: signfade deploy .*--resume",
-        told.splitlines()[-1],
+        expected.splitlines()[-1],
     )
     assert tagged(tmp_path) == {}
     checkpoint = folder.load_checkpoint()
@@ -173,11 +173,11 @@ def test_a_superlink_that_is_killed_is_started_again(tmp_path: Path, environment
     wait_for(lambda: folder.finished or run.poll() is not None, "the end", folder.path)
     still_there = processes("flower-supernode") if run.poll() is None else nodes
     wait_for(lambda: run.poll() is not None, "the end", folder.path)
-    told = (tmp_path / "said").read_text()
-    assert run.returncode == 0, told
+    expected = (tmp_path / "said").read_text()
+    assert run.returncode == 0, expected
     assert still_there == nodes
-    assert "the SuperLink ended with code -9; it is started again" in told
-    assert "the SuperNode of device" not in told
+    assert "the SuperLink ended with code -9; it is started again" in expected
+    assert "the SuperNode of device" not in expected
 
     bounds = {"defence.bound_scales": True}
     simulated = Experiment(resolve({"data.devices": 2} | bounds | dict(map(parse_override, changes))))
@@ -247,10 +247,10 @@ def train(message, context):
 HEARD = {1: {0, 3}, 2: {0, 2}, 3: {0, 1, 2, 3}}
 
 
-def reference(settings: RunSettings, heard: dict[int, set[int]]) -> torch.Tensor:
-    """The weights if in each round exactly these devices had been heard."""
+def reference(settings: RunSettings, replied: dict[int, set[int]]) -> torch.Tensor:
+    """The weights if in each round exactly these devices had replied."""
     strategy, grid = OneBitStrategy(settings, Start.of_task(make_task(settings))), cell_of(settings)
-    for number, devices in heard.items():
+    for number, devices in replied.items():
         messages = strategy.configure_train(number, strategy.arrays(), ConfigRecord(), grid)
         replies = [grid.nodes[m.metadata.dst_node_id](m) for m in messages]
         strategy.aggregate_train(
@@ -299,12 +299,15 @@ def test_kills_garbage_and_strangers_change_nothing_else(tmp_path: Path) -> None
     assert marked(mark) == []
 
     metrics, log = folder.read_metrics(), folder.log_path.read_text()
-    told = {
+    expected = {
         kind: [record[kind] for record in metrics] for kind in ("devices", "refused", "failed", "missing")
     }
-    assert told == {"devices": [2, 2, 4], "refused": [2, 1, 0], "failed": [0, 1, 0], "missing": [0, 0, 0]}, (
-        log
-    )
+    assert expected == {
+        "devices": [2, 2, 4],
+        "refused": [2, 1, 0],
+        "failed": [0, 1, 0],
+        "missing": [0, 0, 0],
+    }, log
     assert torch.equal(weights_of(folder.path), reference(settings, HEARD))
     for sentence in (
         r"round 1: refused: node \d+: its packet is damaged: a packet begins with b'SFPK'",

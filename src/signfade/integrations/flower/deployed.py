@@ -25,7 +25,7 @@ from signfade.simulation.tasks import make_task
 
 __all__ = ["PID_FILE", "client_app", "evaluation", "server_app", "train_on"]
 
-# What the simulator calls shares are sent as whole numbers of samples; only their ratios matter.
+# The simulator's shares are sent as whole numbers of samples; only their ratios matter.
 _ALL_SAMPLES = 1 << 48
 PID_FILE = "server.pid"
 

@@ -230,7 +230,7 @@ def _examples(fields: dict[str, Any]) -> int:
 
 
 def _saturated(fields: dict[str, Any], most: int) -> tuple[int, int]:
-    """Return how many means and scales saturated, each at most one per layer; none where the field is absent."""
+    """Return how many means and scales saturated, each at most one per layer; an absent field means none."""
     found = fields.get("saturated", [0, 0])
     right = (
         isinstance(found, list) and len(found) == 2 and all(type(n) is int and 0 <= n <= most for n in found)

@@ -74,7 +74,8 @@ class OneBitStrategy(Strategy):
     Attributes:
         server: The model and its steps.
         registry: Which node is which device.
-        validator: What was wrong with replies: `validator.faults`, sentences, and `validator.counts`, numbers.
+        validator: What was wrong with replies: sentences in `validator.faults`, numbers in
+            `validator.counts`.
         downlink_bytes: Of all messages to devices so far, as Flower serialises them.
         last_round: Loss, metrics and warnings of the last round.
     """
@@ -129,7 +130,7 @@ class OneBitStrategy(Strategy):
         log(INFO, "\t├──> %s over %s, downlink %s", method.aggregator, link, self.settings.server.downlink)
         log(INFO, "\t└──> %d devices, %d weights", self.settings.data.devices, layout.size)
 
-    # -- a round, to the devices ---------------------------------------------------------------------------------------
+    # -- a round, to the devices -----------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -233,7 +234,7 @@ class OneBitStrategy(Strategy):
         """Send messages of a round and wait for the replies, which must not be larger than the model's."""
         return self._exchange.send(grid, messages, self._patience, self._reply_format().largest())
 
-    # -- a round, from the devices -----------------------------------------------------------------------------------------
+    # -- a round, from the devices ---------------------------------------------------------------------------
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -261,7 +262,7 @@ class OneBitStrategy(Strategy):
             metrics["train-loss"] = self.last_round.loss
         return self.arrays(), metrics
 
-    # -- evaluation on the devices: none; `evaluate_fn` evaluates the model on the server ---------------------
+    # -- evaluation on the devices: none; `evaluate_fn` evaluates the model on the server --------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
