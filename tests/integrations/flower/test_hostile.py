@@ -158,7 +158,7 @@ def test_a_hostile_loss_is_cut_to_ten_times_the_usual_one(loss: float) -> None:
 
 
 def test_a_number_of_samples_is_the_first_one_and_at_most_four_medians() -> None:
-    """With equal devices the hostile device's share is 4/8, whatever it says, and it cannot change it later."""
+    """With equal devices the hostile device's share is 4/8, whatever it reports, and stays that."""
     by_share = {"method__weights": "share"}
     honest = run_strategy(None, **by_share)
     four = run_strategy(word("examples", 4 * 24), **by_share)

@@ -37,7 +37,7 @@ from signfade.simulation.tasks import make_task
 
 from .grids import cell_of
 
-pytestmark = pytest.mark.usefixtures("alone")  # each is a dozen processes
+pytestmark = pytest.mark.usefixtures("one_at_a_time")  # each is a dozen processes
 
 SILENCE = (
     400.0  # seconds in which nobody writes a line; Flower's heartbeat takes 60, the rest is a busy machine
