@@ -1,4 +1,4 @@
-"""Bytes that one device really sends a round: one-bit packets beside Flower's own FedAvg, on the socket.
+"""Bytes that one device really sends per round: one-bit packets beside Flower's own FedAvg, on the socket.
 
 A SuperLink and two SuperNodes run on this machine, and between them a proxy that counts. The model is the
 paper's (62,346 weights), the data is noise: only sizes matter. Without TLS the proxy
@@ -76,13 +76,13 @@ def main(grid, context):
     if config["strategy"] == "one-bit":
         strategy = OneBitStrategy(settings_from(config), net())
         strategy.start(grid, timeout=600)
-        told = {"uplink": strategy.judge.uplink_bytes, "downlink": strategy.downlink_bytes}
+        counted = {"uplink": strategy.validator.totals.uplink_bytes, "downlink": strategy.downlink_bytes}
     else:
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=2)
         rounds = int(config["signfade.rounds"])
         strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds, timeout=600)
-        told = {}
-    Path(config["result"]).write_text(json.dumps(told))
+        counted = {}
+    Path(config["result"]).write_text(json.dumps(counted))
 """
 
 
@@ -196,7 +196,7 @@ data.devices = 2
 
 
 def measure(strategy: str, rounds: int, tls: bool) -> tuple[dict[str, float], dict[str, int]]:
-    """Return bytes up a device and round, by request, and what the strategy itself counted."""
+    """Return bytes up per device and round, by request, and what the strategy itself counted."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         app = write_app(folder / "app", strategy, rounds)
@@ -220,7 +220,7 @@ def main() -> None:
     asked = parser.parse_args()
     rounds = asked.rounds
     console = Console(width=110)
-    table = Table("bytes up, a device and round", "one-bit", "FedAvg", "ratio")
+    table = Table("bytes up, per device and round", "one-bit", "FedAvg", "ratio")
     plain = {strategy: measure(strategy, rounds, tls=False) for strategy in ("one-bit", "fedavg")}
     one, full = plain["one-bit"][0], plain["fedavg"][0]
 
@@ -237,8 +237,8 @@ def main() -> None:
         *(sum(sent.get(path, 0.0) for path in answer) for sent in (one, full)),
     )
     row("all requests", sum(one.values()), sum(full.values()))
-    told = plain["one-bit"][1]["uplink"] / rounds / 2
-    console.print(f"the strategy's own count of a reply: {told:,.0f} bytes")
+    counted = plain["one-bit"][1]["uplink"] / rounds / 2
+    console.print(f"the strategy's own count of a reply: {counted:,.0f} bytes")
     if not asked.plain:
         secret = [measure(strategy, rounds, tls=True)[0]["all"] for strategy in ("one-bit", "fedavg")]
         row("the socket, with TLS", *secret)

@@ -1,7 +1,7 @@
 """A deployment beside the simulation of the same run: the difference of their weights, and bytes and seconds.
 
 A SuperLink and SuperNodes on this machine, TLS and SuperNode authentication on, links perfect; then the
-simulator plays the same settings. `--config examples/mnist.toml` for the paper's model.
+simulator runs the same settings. `--config examples/mnist.toml` for the paper's model.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from signfade.integrations.flower.deploy import deploy, deploy_folder
 from signfade.experiments.config import load
 from signfade.experiments.folder import RunFolder
+from signfade.integrations.flower.deploy import deploy, deploy_folder
 from signfade.simulation.run import Experiment
 
 
@@ -46,7 +46,7 @@ def main() -> None:
     simulated = Experiment(settings)
     for _ in track(range(asked.rounds), "simulated", console=console):
         simulated.advance()
-    deployed = checkpoint.tensors["step.weights"]
+    deployed = checkpoint.tensors["server.model.weights"]
     metrics = folder.read_metrics()
     print(
         json.dumps(
@@ -58,12 +58,12 @@ def main() -> None:
                 "largest move of a weight": float(
                     (simulated.weights - Experiment(settings).weights).abs().max()
                 ),
-                "bytes up, a device and round": metrics[-1]["wire_uplink_bits"]
+                "bytes up, per device and round": metrics[-1]["wire_uplink_bits"]
                 / 8
                 / asked.devices
                 / asked.rounds,
-                "heard": [record["devices"] for record in metrics],
-                "seconds a round": [record["seconds"] for record in metrics],
+                "devices that replied": [record["devices"] for record in metrics],
+                "seconds per round": [record["seconds"] for record in metrics],
                 "accuracy": metrics[-1]["test_accuracy"],
             },
             indent=2,

@@ -1,1 +1,1 @@
-"""Digits at one bit a weight: a Flower app to copy."""
+"""Digits at one bit per weight: a Flower app to copy."""

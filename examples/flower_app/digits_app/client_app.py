@@ -15,7 +15,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Answer with one bit a weight."""
+    """Answer with one bit per weight."""
     parts = int(context.run_config["signfade.data.devices"])
     loader = load_part(device_number(context), parts, int(context.run_config["batch-size"]))
     return reply_with_bits(message, context, Net(), loss, loader)

@@ -14,7 +14,7 @@ app = ServerApp()
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """Look at the model on samples that no device holds."""
+    """Evaluate the model on samples that no device holds."""
     model = Net()
     model.load_state_dict(arrays.to_torch_state_dict())
     return MetricRecord({"accuracy": accuracy(model, *load_test())})
@@ -22,7 +22,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train; what is kept of the run is in the folder."""
+    """Train, and keep the run in the folder."""
     config = context.run_config
     strategy = OneBitStrategy(
         settings_from(config),

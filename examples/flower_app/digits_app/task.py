@@ -25,7 +25,7 @@ class Net(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ten scores an image."""
+        """Return ten scores per image."""
         scores: Tensor = self.layers(x)
         return scores
 
@@ -51,6 +51,6 @@ def load_test() -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the share of images that a model tells right."""
+    """Return the share of images that a model classifies correctly."""
     model.eval()
     return float((model(images).argmax(dim=1) == labels).float().mean())

@@ -50,16 +50,16 @@ def deploy(
     """Train on real processes over Flower.
 
     Starts a SuperLink and N SuperNodes on this machine, submits the run, follows it, and stops all of them.
-    With a cell in the settings bits also pass through its simulated radio; "--set cell.perfect=true" is
-    Flower's network alone. Scales are bounded unless "--set defence.bound_scales=false". All listen on
-    127.0.0.1 only, but whoever reaches the SuperLink's port there, with TLS by the certificate that is made,
-    can run programs in your name: do not use this on a machine that others log in to. Everything about the
-    run is kept in the folder OUT/NAME-deploy.
+    With a cell in the settings bits also pass through its simulated radio; with "--set cell.perfect=true"
+    they pass through Flower's network only. Scales are bounded unless "--set defence.bound_scales=false". All
+    processes listen on 127.0.0.1 only, but whoever reaches the SuperLink's port there, with TLS by the
+    certificate that is made, can run programs in your name: do not use this on a machine that others log in
+    to. Everything about the run is kept in the folder OUT/NAME-deploy.
     """
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out)
     try:
-        from signfade.integrations.flower.deploy import deploy as play
+        from signfade.integrations.flower.deploy import deploy as run_deployment
         from signfade.integrations.flower.deploy import deploy_folder
     except ModuleNotFoundError as error:
         raise ValueError(
@@ -71,7 +71,7 @@ def deploy(
     prepare_training(settings)
     with Watch() as watch:
         watch.start(settings.method_label, settings.rounds)
-        summary = play(
+        summary = run_deployment(
             settings,
             folder,
             tls=tls,

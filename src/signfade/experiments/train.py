@@ -48,7 +48,7 @@ OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 OnWrite = Callable[[], None]
 MakeTask = Callable[[RunSettings], Task]
-_MODEL = ("step.", "task.")  # what the model is, in names of a state; the rest may say "not known yet" by NaN
+_MODEL = ("server.model.", "task.")  # the model in a state; elsewhere NaN may mean "not known yet"
 
 
 class Playable(Protocol):

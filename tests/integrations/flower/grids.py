@@ -10,8 +10,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from signfade.integrations.flower.deployed import train_on
-from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
+from signfade.simulation.tasks import make_task
 
 Node = Callable[[Message], Message | None]
 

@@ -1,5 +1,5 @@
-"""`signfade deploy` without Flower's processes: what is refused before any is started, what is told, what is
-stopped.
+"""`signfade deploy` without Flower's processes: what is refused before any is started, what is reported,
+what is stopped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 
 from signfade.cli.main import run as signfade
-from signfade.integrations.flower import deploy as deploying
-from signfade.integrations.flower.app import write_app
-from signfade.integrations.flower.children import marked
-from signfade.integrations.flower.deploy import deploy, deploy_folder
-from signfade.integrations.flower.exchange import Patience
-from signfade.integrations.flower.loopback import Loopback, quiet_environment
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.train import Interrupted, RunFailed
+from signfade.integrations.flower import deploy as deploying
+from signfade.integrations.flower.children import marked
+from signfade.integrations.flower.deploy import deploy, deploy_folder, write_app
+from signfade.integrations.flower.exchange import Patience
+from signfade.integrations.flower.loopback import Loopback, quiet_environment
 from signfade.settings import RunSettings
 
 
@@ -118,7 +117,7 @@ def test_authentication_needs_encryption(tmp_path: Path) -> None:
         Loopback(tmp_path, 2, auth=True)
 
 
-def played_by(monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+def replace_programs(monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     """Let Python code stand for Flower's programs; each is given its arguments."""
 
     def found(self: Loopback, command: list[Any]) -> list[Any]:
@@ -141,7 +140,7 @@ SLEEP = "import time; time.sleep(600)"
 def test_a_superlink_that_does_not_start_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played_by(monkeypatch, flower_superlink="raise SystemExit(3)")
+    replace_programs(monkeypatch, flower_superlink="raise SystemExit(3)")
     with pytest.raises(RunFailed, match=r"the SuperLink ended with code 3; see .*superlink\.log"):
         deploy(settings(), tmp_path / "run")
 
@@ -150,7 +149,7 @@ def test_a_server_that_dies_is_a_failure_and_all_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's stream would go on for a while: Flower takes a minute to notice."""
-    monkeypatch.setattr(deploying, "_LAST_WORDS", 0.2)
+    monkeypatch.setattr(deploying, "_LAST_LINES", 0.2)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     folder = tmp_path / "run"
@@ -160,7 +159,7 @@ open({str(folder / "flower" / "server.pid")!r}, "w").write("{dead.pid}")
 time.sleep(600)
 """
     marks = remember_marks(monkeypatch)
-    played_by(monkeypatch, flower_superlink=LISTEN, flower_supernode="raise SystemExit(1)", flwr=run)
+    replace_programs(monkeypatch, flower_superlink=LISTEN, flower_supernode="raise SystemExit(1)", flwr=run)
     notes: list[str] = []
     with pytest.raises(RunFailed, match=r"the server ended before the last round; see .*run\.log"):
         deploy(settings(), folder, on_note=notes.append)
@@ -175,7 +174,7 @@ def test_a_superlink_that_ends_is_started_again_and_the_run_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three times, under the same database; then it is a failure."""
-    monkeypatch.setattr(deploying, "_LAST_WORDS", 60.0)
+    monkeypatch.setattr(deploying, "_LAST_LINES", 60.0)
     log = tmp_path / "said"
     link = f"""
 import sys, time
@@ -191,7 +190,7 @@ import time
 open({str(log)!r}, "a").write("run" + chr(10))
 time.sleep(600)
 """
-    played_by(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=submit)
+    replace_programs(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=submit)
     notes: list[str] = []
     with pytest.raises(RunFailed, match=r"the SuperLink ended with code 5; see .*superlink\.log"):
         deploy(settings(), tmp_path / "run", on_note=notes.append)
@@ -219,7 +218,7 @@ def test_an_interrupt_stops_everything(
 ) -> None:
     link = SLEEP if when == "starting" else LISTEN  # one that never listens
     marks = remember_marks(monkeypatch)
-    played_by(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=SLEEP)
+    replace_programs(monkeypatch, flower_superlink=link, flower_supernode=SLEEP, flwr=SLEEP)
     expected = 1 if when == "starting" else 4
     before = signal.getsignal(number)
 
@@ -236,7 +235,7 @@ def test_an_interrupt_stops_everything(
     assert signal.getsignal(number) == before
 
 
-def test_rounds_and_faults_are_told_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_and_faults_are_reported_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     run = f"""
 import time
@@ -253,7 +252,7 @@ log.write("2026-01-01 00:00:00 finished" + chr(10))
 log.close()
 run.write_summary({{"rounds": 3}})
 """
-    played_by(monkeypatch, flower_superlink=LISTEN, flower_supernode=SLEEP, flwr=run)
+    replace_programs(monkeypatch, flower_superlink=LISTEN, flower_supernode=SLEEP, flwr=run)
     rounds: list[int] = []
     notes: list[str] = []
     summary = deploy(

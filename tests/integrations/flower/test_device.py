@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from signfade.device import Packet, fit_prior, one_bit
+from signfade.experiments.config import ConfigError
 from signfade.integrations.flower import OneBitStrategy, reply_with_bits, settings_from
 from signfade.integrations.flower.layout import Layout, read_tensor
 from signfade.integrations.flower.wire import message_bytes
-from signfade.experiments.config import ConfigError
 from signfade.simulation.models import paper_cnn
 
 from .grids import CallingGrid, context
@@ -164,7 +164,7 @@ def test_buffers_are_the_mean_of_the_devices() -> None:
     strategy.aggregate_train(1, replies)
     means = [read_tensor(reply.content["arrays"], "1.running_mean", (5,)) for reply in replies]
     plain = torch.stack(means).double().mean(0).float()  # nobody is far from the others
-    assert torch.equal(strategy.station.buffers["1.running_mean"], plain)
+    assert torch.equal(strategy.server.buffers["1.running_mean"], plain)
 
 
 def test_frozen_parameters_stay_at_home() -> None:
@@ -243,9 +243,9 @@ def test_settings_of_an_app() -> None:
         ({"method__flip": 0.1}, r"method\.flip must be 0 on real devices: it is simulated only; got 0\.1"),
         ({"method__sign_noise": 1.0}, r"method\.sign_noise must be 0"),
         ({"method__error_feedback": 1.0}, r"method\.error_feedback must be 0"),
-        ({"presence__dropout": 0.5}, r"presence\.dropout must be 0"),
-        ({"presence__late": 0.5}, r"presence\.late must be 0"),
-        ({"presence__limited": 0.5}, r"presence\.limited must be 0"),
+        ({"availability__dropout": 0.5}, r"availability\.dropout must be 0"),
+        ({"availability__late": 0.5}, r"availability\.late must be 0"),
+        ({"availability__limited": 0.5}, r"availability\.limited must be 0"),
         (
             {"attack__kind": "sign-flip", "attack__fraction": 0.5},
             r'attack\.kind must be "none" on real devices; got "sign-flip"',

@@ -8,11 +8,11 @@ import pytest
 import torch
 from flwr.app import Context, Message
 
+from signfade.experiments.config import resolve
 from signfade.integrations.flower.deployed import train_on
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.integrations.flower.wire import message_bytes
-from signfade.experiments.config import resolve
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
 
@@ -67,12 +67,12 @@ def test_a_device_that_forgot_gets_the_model_in_full() -> None:
     grid, _ = forgetting(settings, device=1, round=3)
     strategy = OneBitStrategy(settings, Start.of_task(make_task(settings)))
     strategy.start(grid, timeout=60)
-    [fault] = strategy.judge.faults
+    [fault] = strategy.validator.faults
     assert fault.startswith("round 3: failed: node 999 (device 1): ")
     assert "no weights are kept here; they are needed in full" in fault
     in_full = [size > 8 * WEIGHTS for size in downlink(grid, 999)]
     assert in_full == [True, False, False, True, False, False]
-    assert strategy.judge.counts == {"failed": 1}
+    assert strategy.validator.counts == {"failed": 1}
 
 
 def test_weights_that_are_not_the_servers_are_noticed() -> None:
@@ -91,7 +91,7 @@ def test_weights_that_are_not_the_servers_are_noticed() -> None:
     grid.nodes[999] = answer
     strategy = OneBitStrategy(settings, Start.of_task(make_task(settings)))
     strategy.start(grid, timeout=60)
-    [fault] = strategy.judge.faults
+    [fault] = strategy.validator.faults
     assert "the weights kept here are not the server's" in fault
 
 
@@ -110,8 +110,8 @@ def test_rounds_that_a_device_sat_out_are_sent_sign_by_sign(optimizer: str) -> N
     simulated = Experiment(settings)
     for _ in range(12):
         simulated.advance()
-    assert strategy.judge.faults == []
-    assert torch.equal(strategy.station.weights, simulated.weights)
+    assert strategy.validator.faults == []
+    assert torch.equal(strategy.server.weights, simulated.weights)
     asked = [message for message in grid.sent if "config" in message.content]
     sizes = [len(message.content["signfade"].get("moves", [])) for message in asked]
     assert max(sizes) > 1  # somebody caught up with several rounds at once
@@ -122,16 +122,16 @@ def test_a_device_that_missed_too_much_gets_the_model_in_full() -> None:
     """From 32 missed rounds on, weights are cheaper than signs."""
     settings = resolve(SIGNS | {"data.devices": 1})
     strategy = OneBitStrategy(settings, Start.of_task(make_task(settings)))
-    station = strategy.station
+    server = strategy.server
     for _ in range(40):
-        station.take([])
+        server.aggregate([])
     for since, missed in ((9, 31), (39, 1), (40, 0)):
-        known = station.catch_up(since)
+        known = server.catch_up(since)
         assert known is not None
         assert len(known.moves) == missed
-    assert station.catch_up(8) is None
-    assert station.catch_up(41) is None
-    assert station.catch_up(None) is None
+    assert server.catch_up(8) is None
+    assert server.catch_up(41) is None
+    assert server.catch_up(None) is None
 
 
 def test_a_round_without_a_step_moves_no_device() -> None:
@@ -146,5 +146,5 @@ def test_a_round_without_a_step_moves_no_device() -> None:
     grid = CallingGrid({10: second})
     strategy = OneBitStrategy(settings, Start.of_task(make_task(settings)), min_devices=1)
     result = strategy.start(grid, timeout=60)
-    assert strategy.judge.counts == {"failed": 1}
+    assert strategy.validator.counts == {"failed": 1}
     assert [result.train_metrics_clientapp[number]["devices"] for number in (1, 2, 3)] == [1, 0, 1]

@@ -1,4 +1,4 @@
-"""The app to copy does what its files say, played without processes."""
+"""The app to copy does what its files say, run without processes."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class Rounds:
         self.exchange = Exchange(poll=0.25, clock=lambda: self.grid.now, sleep=self.grid.sleep)
         self.asked: list[set[int]] = []
 
-    def play(self) -> tuple[float, Replies]:
-        """Play one round; return how long it took, and what came."""
+    def run(self) -> tuple[float, Replies]:
+        """Run one round; return how long it took, and what came."""
         self.exchange.late(self.grid)
         nodes = self.exchange.free(self.grid.nodes)
         self.asked.append(nodes)
@@ -62,7 +62,7 @@ class Rounds:
 def test_all_in_time_close_a_round_at_once() -> None:
     rounds = Rounds({1: 2.0, 2: 3.0, 3: 5.0}, Patience(timeout=100.0))
     for _ in range(3):
-        took, replies = rounds.play()
+        took, replies = rounds.run()
         assert took == 5.0
         assert (set(replies.came), replies.silent) == ({1, 2, 3}, [])
 
@@ -71,7 +71,7 @@ def test_all_in_time_close_a_round_at_once() -> None:
 def test_a_node_that_is_always_late_holds_up_one_round(slow: float) -> None:
     """The others take 10 s; it is asked again, but waited for 5 s at most, and each time more rarely."""
     rounds = Rounds({1: 10.0, 2: 10.0, 3: slow}, Patience(timeout=100.0))
-    took = [rounds.play()[0] for _ in range(200)]
+    took = [rounds.run()[0] for _ in range(200)]
     assert took[0] == 100.0
     assert max(took[1:]) <= 15.0
     asked = sum(3 in nodes for nodes in rounds.asked)
@@ -81,20 +81,20 @@ def test_a_node_that_is_always_late_holds_up_one_round(slow: float) -> None:
 
 def test_one_reply_in_time_makes_it_a_node_like_others() -> None:
     rounds = Rounds({1: 10.0, 2: 10.0, 3: 120.0}, Patience(timeout=100.0))
-    rounds.play()
+    rounds.run()
     rounds.grid.seconds[3] = 12.0  # slower than the others all the same
-    while 3 not in rounds.play()[1].came:
+    while 3 not in rounds.run()[1].came:
         assert len(rounds.asked) < 20
-    assert rounds.play()[0] == 12.0
-    assert rounds.play()[0] == 12.0
+    assert rounds.run()[0] == 12.0
+    assert rounds.run()[0] == 12.0
 
 
 def test_all_late_are_all_asked_again() -> None:
     rounds = Rounds({1: 120.0, 2: 130.0}, Patience(timeout=100.0))
-    assert rounds.play()[0] == 100.0
+    assert rounds.run()[0] == 100.0
     rounds.grid.now += 100.0
     rounds.grid.seconds.update({1: 10.0, 2: 20.0})
-    took, replies = rounds.play()
+    took, replies = rounds.run()
     assert (took, set(replies.came)) == (20.0, {1, 2})
 
 
@@ -111,7 +111,7 @@ def test_all_late_are_all_asked_again() -> None:
 )
 def test_a_quorum_closes_a_round_after_its_deadline(patience: Patience, took: float, came: set[int]) -> None:
     rounds = Rounds({1: 2.0, 2: 4.0, 3: 20.0, 4: 80.0}, patience)
-    seconds, replies = rounds.play()
+    seconds, replies = rounds.run()
     assert (seconds, set(replies.came), set(replies.silent)) == (took, came, {1, 2, 3, 4} - came)
 
 

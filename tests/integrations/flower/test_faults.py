@@ -14,12 +14,12 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from signfade.device import Packet
-from signfade.integrations.flower.layout import Start
-from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.experiments.config import resolve
 from signfade.experiments.train import RunFailed
-from signfade.simulation.tasks import make_task
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
+from signfade.simulation.tasks import make_task
 
 from .grids import CallingGrid, Node, cell_of, device_node
 
@@ -34,7 +34,7 @@ def strategy_for(settings: RunSettings = SETTINGS, **options: Any) -> OneBitStra
     return OneBitStrategy(settings, Start.of_task(make_task(settings)), **options)
 
 
-def played(grid: CallingGrid, settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
+def run_strategy(grid: CallingGrid, settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
     strategy = strategy_for(settings, **options)
     strategy.start(grid, timeout=0.02)
     return strategy
@@ -45,9 +45,9 @@ def without_device_2() -> torch.Tensor:
     """The weights if device 2 had never been there."""
     grid = cell_of(SETTINGS)
     del grid.nodes[998]
-    strategy = played(grid, min_devices=3)
-    assert strategy.judge.faults == []
-    return strategy.station.weights
+    strategy = run_strategy(grid, min_devices=3)
+    assert strategy.validator.faults == []
+    return strategy.server.weights
 
 
 def changed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Node], Node]:
@@ -145,11 +145,11 @@ def test_a_bad_reply_is_named_and_changes_nothing_else(name: str, without_device
     grid = cell_of(SETTINGS)
     # node 998 is device 2
     grid.nodes[1001] = spoil(grid.nodes.pop(998))
-    strategy = played(grid)
-    assert torch.equal(strategy.station.weights, without_device_2)
+    strategy = run_strategy(grid)
+    assert torch.equal(strategy.server.weights, without_device_2)
     counted = 1 if name == "silence" else 3  # nobody waits for a node that already owes an answer
-    assert strategy.judge.counts == {kind: counted}
-    first = strategy.judge.faults[0]
+    assert strategy.validator.counts == {kind: counted}
+    first = strategy.validator.faults[0]
     assert first.startswith(f"round 1: {kind}: node 1001: ")
     assert why in first
 
@@ -161,9 +161,11 @@ def test_bad_once_and_good_again(without_device_2: torch.Tensor) -> None:
     bad = packet(with_scale(math.nan))(good)
     rounds = itertools.count(1)
     grid.nodes[998] = lambda message: bad(message) if next(rounds) == 2 else good(message)
-    strategy = played(grid)
-    told = "round 2: refused: node 998 (device 2): its packet is damaged: scale must be finite; got NaN or"
-    assert strategy.judge.faults == [f"{told} infinity"]
+    strategy = run_strategy(grid)
+    expected = (
+        "round 2: refused: node 998 (device 2): its packet is damaged: scale must be finite; got NaN or"
+    )
+    assert strategy.validator.faults == [f"{expected} infinity"]
     reference = strategy_for()
     for number in (1, 2, 3):
         messages = list(
@@ -175,8 +177,8 @@ def test_bad_once_and_good_again(without_device_2: torch.Tensor) -> None:
             number,
             [reply for reply in replies if number != 2 or reply.metadata.src_node_id != 998],
         )
-    assert torch.equal(strategy.station.weights, reference.station.weights)
-    assert not torch.equal(strategy.station.weights, without_device_2)
+    assert torch.equal(strategy.server.weights, reference.server.weights)
+    assert not torch.equal(strategy.server.weights, without_device_2)
 
 
 def test_the_order_of_arrival_does_not_matter() -> None:
@@ -186,7 +188,7 @@ def test_the_order_of_arrival_does_not_matter() -> None:
         messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
         replies = [grid.nodes[m.metadata.dst_node_id](m) for m in messages]
         strategy.aggregate_train(1, [replies[i] for i in order])
-        weights.append(strategy.station.weights)
+        weights.append(strategy.server.weights)
     assert all(torch.equal(weights[0], other) for other in weights[1:])
 
 
@@ -209,8 +211,8 @@ def test_a_late_reply_is_dropped_and_its_node_asked_again() -> None:
 
     first = grid.nodes[1000]
     grid.nodes[998], grid.nodes[1000] = slow, other
-    strategy = played(grid, resolve(SETTINGS.model_dump() | {"rounds": 4}))
-    assert strategy.judge.faults == [
+    strategy = run_strategy(grid, resolve(SETTINGS.model_dump() | {"rounds": 4}))
+    assert strategy.validator.faults == [
         "round 1: missing: node 998: no answer in time",
         "round 3: late: node 998: its answer came after its round",
     ]
@@ -228,30 +230,30 @@ def test_a_reply_that_flower_cannot_read_takes_no_other_with_it(without_device_2
         return replies
 
     grid.pull_messages = stumbling  # type: ignore[method-assign]
-    strategy = played(grid)
-    assert strategy.judge.counts == {"refused": 3}
-    assert "node 998: its reply cannot be read: object cannot be inflated" in strategy.judge.faults[0]
-    assert torch.equal(strategy.station.weights, without_device_2)
+    strategy = run_strategy(grid)
+    assert strategy.validator.counts == {"refused": 3}
+    assert "node 998: its reply cannot be read: object cannot be inflated" in strategy.validator.faults[0]
+    assert torch.equal(strategy.server.weights, without_device_2)
 
 
 def test_nobody_answering_makes_no_step_and_ends_the_run() -> None:
     grid = CallingGrid({k: silent(device_node(SETTINGS, k)) for k in range(4)})
     strategy = strategy_for(resolve(SETTINGS.model_dump() | {"rounds": 9}))
-    before = strategy.station.weights.clone()
+    before = strategy.server.weights.clone()
     with pytest.raises(RunFailed, match="round 2: no device is connected"):
         strategy.start(grid, timeout=0.02)  # all of them still owe the answer of round 1
-    assert torch.equal(strategy.station.weights, before)
+    assert torch.equal(strategy.server.weights, before)
     failing = CallingGrid({k: raising(device_node(SETTINGS, k)) for k in range(4)})
     strategy = strategy_for(resolve(SETTINGS.model_dump() | {"rounds": 9}))
     with pytest.raises(RunFailed, match="round 3: no device has answered for 3 rounds"):
         strategy.start(failing, timeout=0.02)
-    assert strategy.judge.counts == {"failed": 12}
+    assert strategy.validator.counts == {"failed": 12}
 
 
 def test_a_run_may_begin_without_some() -> None:
     grid = cell_of(SETTINGS)
     del grid.nodes[998]
-    strategy = played(grid, connect_timeout=0.0)
-    assert strategy.judge.faults[0] == "round 1: 3 of 4 devices are here"
+    strategy = run_strategy(grid, connect_timeout=0.0)
+    assert strategy.validator.faults[0] == "round 1: 3 of 4 devices are connected"
     with pytest.raises(RunFailed, match="no device is connected"):
-        played(CallingGrid({}), connect_timeout=0.0)
+        run_strategy(CallingGrid({}), connect_timeout=0.0)

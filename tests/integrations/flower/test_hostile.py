@@ -1,4 +1,4 @@
-"""Well-formed lies of one device: they are bounded, and no run ends by them."""
+"""Well-formed but false replies of one device are bounded, and do not end a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from signfade.integrations.flower import OneBitStrategy, settings_from
-from signfade.integrations.flower.layout import Start
-from signfade.integrations.flower.options import bounded
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.train import RunFailed, play
+from signfade.integrations.flower import OneBitStrategy, settings_from
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.options import bounded
+from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
-from signfade.settings import RunSettings
 
 from .grids import CallingGrid, Node, cell_of
 from .test_device import Net, normalised
@@ -37,7 +37,7 @@ def app_settings(**changes: Any) -> RunSettings:
     return settings_from({f"signfade.{key}": value for key, value in named.items()})
 
 
-def lying(node: Node, change: Change) -> Node:
+def changing(node: Node, change: Change) -> Node:
     """A node that changes the words and the arrays of what it would honestly send."""
 
     def answer(message: Message) -> Message:
@@ -65,11 +65,11 @@ def word(name: str, value: Any) -> Change:
     return lambda words, arrays: words.__setitem__(name, value)
 
 
-def played(change: Change | None, **changes: Any) -> OneBitStrategy:
+def run_strategy(change: Change | None, **changes: Any) -> OneBitStrategy:
     """Five devices with batch normalisation, of which the last changes what it sends."""
     net = Net(normalised, devices=5)
     if change is not None:
-        net.grid.nodes[54] = lying(net.grid.nodes[54], change)
+        net.grid.nodes[54] = changing(net.grid.nodes[54], change)
     strategy = OneBitStrategy(app_settings(**changes), normalised())
     strategy.start(net.grid, timeout=1.0)
     return strategy
@@ -121,13 +121,13 @@ def test_what_cannot_be_is_refused_in_one_sentence(name: str) -> None:
     if name == "another type" and np.dtype(np.longdouble).itemsize == 8:
         pytest.skip("a long double is a double here")
     change, why = REFUSED[name]
-    strategy = played(change)
-    first = strategy.judge.faults[0]
+    strategy = run_strategy(change)
+    first = strategy.validator.faults[0]
     assert first.startswith("round 1: refused: node 54")
     assert re.search(why, first), first
-    assert strategy.judge.counts == {"refused": 1 if name == "a large reply" else 3}
+    assert strategy.validator.counts == {"refused": 1 if name == "a large reply" else 3}
     state = strategy.state()
-    assert all(state[key].isfinite().all() for key in state if key.startswith(("step.", "task.")))
+    assert all(state[key].isfinite().all() for key in state if key.startswith(("server.model.", "task.")))
 
 
 @pytest.mark.parametrize(
@@ -140,35 +140,37 @@ def test_what_cannot_be_is_refused_in_one_sentence(name: str) -> None:
         ("num_batches_tracked", np.int64(2**63 - 1)),
     ],
 )
-def test_a_liars_buffers_stay_near_those_of_the_others(name: str, value: Any) -> None:
-    honest, lied = played(None), played(buffer(name, value))
-    assert lied.judge.faults == []
-    ours, theirs = (strategy.station.buffers[f"1.{name}"].double() for strategy in (honest, lied))
+def test_hostile_buffers_stay_near_those_of_the_others(name: str, value: Any) -> None:
+    honest, hostile = run_strategy(None), run_strategy(buffer(name, value))
+    assert hostile.validator.faults == []
+    ours, theirs = (strategy.server.buffers[f"1.{name}"].double() for strategy in (honest, hostile))
     assert (ours - theirs).abs().max() <= (0.0 if name == "num_batches_tracked" else 1.0)
-    state = lied.state()
-    assert all(state[key].isfinite().all() for key in state if key.startswith(("step.", "task.")))
+    state = hostile.state()
+    assert all(state[key].isfinite().all() for key in state if key.startswith(("server.model.", "task.")))
 
 
 @pytest.mark.parametrize("loss", [1.7e308, -1.7e308])
-def test_a_liars_loss_is_cut_to_ten_times_the_usual_one(loss: float) -> None:
-    strategy = played(word("loss", loss))
-    assert strategy.judge.counts == {}
-    assert strategy.heard.loss is not None
-    assert abs(strategy.heard.loss) < 4.0  # of two classes: honest losses are near 0.7
+def test_a_hostile_loss_is_cut_to_ten_times_the_usual_one(loss: float) -> None:
+    strategy = run_strategy(word("loss", loss))
+    assert strategy.validator.counts == {}
+    assert strategy.last_round.loss is not None
+    assert abs(strategy.last_round.loss) < 4.0  # of two classes: honest losses are near 0.7
 
 
 def test_a_number_of_samples_is_the_first_one_and_at_most_four_medians() -> None:
-    """With equal devices the liar's share is 4/8, whatever it says, and it cannot change it later."""
+    """With equal devices the hostile device's share is 4/8, whatever it reports, and stays that."""
     by_share = {"method__weights": "share"}
-    honest = played(None, **by_share)
-    four = played(word("examples", 4 * 24), **by_share)
+    honest = run_strategy(None, **by_share)
+    four = run_strategy(word("examples", 4 * 24), **by_share)
     for said in (4 * 24 + 1, 2**53):
-        assert torch.equal(played(word("examples", said), **by_share).station.weights, four.station.weights)
-    assert not torch.equal(four.station.weights, honest.station.weights)
+        assert torch.equal(
+            run_strategy(word("examples", said), **by_share).server.weights, four.server.weights
+        )
+    assert not torch.equal(four.server.weights, honest.server.weights)
 
     said = iter([24, 2**53, 1])
-    later = played(lambda words, arrays: words.__setitem__("examples", next(said)), **by_share)
-    assert torch.equal(later.station.weights, honest.station.weights)
+    later = run_strategy(lambda words, arrays: words.__setitem__("examples", next(said)), **by_share)
+    assert torch.equal(later.server.weights, honest.server.weights)
 
 
 @pytest.mark.parametrize("value", [3.4e38, 1e30, 1e-45])
@@ -181,15 +183,15 @@ def test_a_scale_that_is_huge_ends_no_run(value: float, preset: str | None) -> N
     moved = []
     for each in (net, honest):
         strategy = OneBitStrategy(app_settings(**changes), normalised())
-        before = strategy.station.weights.clone()
+        before = strategy.server.weights.clone()
         strategy.start(each.grid, timeout=1.0)
-        assert strategy.judge.faults == []
-        moved.append(float((strategy.station.weights - before).norm()))
+        assert strategy.validator.faults == []
+        moved.append(float((strategy.server.weights - before).norm()))
     assert moved[0] < 10 * moved[1]
 
 
 def packet_only(node: Node, change: Callable[[bytes], bytes]) -> Node:
-    return lying(node, lambda words, arrays: words.__setitem__("packet", change(words["packet"])))
+    return changing(node, lambda words, arrays: words.__setitem__("packet", change(words["packet"])))
 
 
 def test_without_bounds_it_does() -> None:
@@ -205,25 +207,27 @@ def test_a_gradient_in_full_is_shortened_to_ten_times_the_usual_one() -> None:
     def huge(words: dict[str, Any], arrays: dict[str, Any]) -> None:
         words["gradient"] = struct.pack("<f", 3.4e38) * (len(words["gradient"]) // 4)
 
-    strategy = played(huge, method__aggregator="ideal")
-    assert strategy.judge.faults == []
-    assert strategy.station.weights.abs().max() < 100
+    strategy = run_strategy(huge, method__aggregator="ideal")
+    assert strategy.validator.faults == []
+    assert strategy.server.weights.abs().max() < 100
 
 
-@pytest.mark.parametrize(("liars", "ends"), [(3, 3), (2, None)])
-def test_a_run_of_which_most_is_refused_fails(liars: int, ends: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hostile", "ends"), [(3, 3), (2, None)])
+def test_a_run_of_which_most_is_refused_fails(hostile: int, ends: int | None, tmp_path: Path) -> None:
     """Three of five: after three rounds. Two of five: it goes on with the others."""
     net = Net(normalised, devices=5)
-    for node in range(50, 50 + liars):
-        net.grid.nodes[node] = lying(net.grid.nodes[node], word("loss", math.nan))
+    for node in range(50, 50 + hostile):
+        net.grid.nodes[node] = changing(net.grid.nodes[node], word("loss", math.nan))
     strategy = OneBitStrategy(app_settings(rounds=6), normalised(), folder=tmp_path / "run")
     if ends is None:
         strategy.start(net.grid, timeout=1.0)
     else:
-        told = (
+        expected = (
             "round 3: more than half of the replies were refused in 3 rounds in a row; the last one: round 3"
         )
-        with pytest.raises(RunFailed, match=f"^{told}: refused: node 52: its loss must be a finite number"):
+        with pytest.raises(
+            RunFailed, match=f"^{expected}: refused: node 52: its loss must be a finite number"
+        ):
             strategy.start(net.grid, timeout=1.0)
     assert RunFolder(tmp_path / "run").finished == (ends is None)
 
@@ -234,7 +238,7 @@ def test_a_run_fails_at_its_end_if_most_of_it_was_refused(tmp_path: Path) -> Non
     net = Net(normalised, devices=3)
     for node in (50, 51, 52):
         good = net.grid.nodes[node]
-        spoilt = lying(good, word("loss", math.nan))
+        spoilt = changing(good, word("loss", math.nan))
         net.grid.nodes[node] = lambda message, good=good, spoilt=spoilt: (
             spoilt if bad[int(message.metadata.group_id) - 1] else good
         )(message)
@@ -268,13 +272,13 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(spoilt: str, tmp_path: P
     def spoil() -> dict[str, torch.Tensor]:
         found = state()
         if experiment.round == 3:
-            found[f"step.{spoilt}"] = torch.full_like(found[f"step.{spoilt}"], torch.inf)
+            found[f"server.model.{spoilt}"] = torch.full_like(found[f"server.model.{spoilt}"], torch.inf)
         return found
 
     experiment.state = spoil  # type: ignore[method-assign]
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(
-        RunFailed, match=rf"round 3: step\.{spoilt} is not finite, so no checkpoint is written"
+        RunFailed, match=rf"round 3: .*server\.model\.{spoilt} is not finite.* no checkpoint is written"
     ):
         play(experiment, folder)
     checkpoint = folder.load_checkpoint()
@@ -290,5 +294,5 @@ def test_a_deployment_of_the_simulators_task_is_bounded_too() -> None:
     grid.nodes[998] = packet(with_scale(3.4e38))(grid.nodes[998])
     strategy = OneBitStrategy(run, Start.of_task(make_task(run)))
     strategy.start(grid, timeout=1.0)
-    assert strategy.judge.faults == []
-    assert strategy.station.weights.abs().max() < 10
+    assert strategy.validator.faults == []
+    assert strategy.server.weights.abs().max() < 10

@@ -22,22 +22,22 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from signfade.integrations.flower.app import write_app
+from signfade.experiments.config import parse_override, resolve, to_toml
+from signfade.experiments.folder import RunFolder
 from signfade.integrations.flower.certificates import make_node_key
 from signfade.integrations.flower.children import marked
+from signfade.integrations.flower.deploy import write_app
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.experiments.config import parse_override, resolve, to_toml
-from signfade.experiments.folder import RunFolder
+from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
-from signfade.settings import RunSettings
 
 from .grids import cell_of
 
-pytestmark = pytest.mark.usefixtures("alone")  # each is a dozen processes
+pytestmark = pytest.mark.usefixtures("one_at_a_time")  # each is a dozen processes
 
 SILENCE = (
     400.0  # seconds in which nobody writes a line; Flower's heartbeat takes 60, the rest is a busy machine
@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], bool], what: str, folder: Path) -> None:
 def weights_of(folder: Path) -> torch.Tensor:
     checkpoint = RunFolder(folder).load_checkpoint()
     assert checkpoint is not None
-    return checkpoint.tensors["step.weights"]
+    return checkpoint.tensors["server.model.weights"]
 
 
 def tagged(place: Path) -> dict[int, str]:
@@ -109,11 +109,11 @@ def test_a_deployment_interrupted_and_resumed_is_the_simulation(
         first.send_signal(signal.SIGINT)
         wait_for(lambda: first.poll() is not None, "its end", folder.path)
         assert first.stdout.read() == b""
-    told = (tmp_path / "first").read_text()
-    assert first.returncode == 130, told
+    expected = (tmp_path / "first").read_text()
+    assert first.returncode == 130, expected
     assert re.fullmatch(
         r"signfade: stopped after round [12] of 3; resume with: signfade deploy .*--resume",
-        told.splitlines()[-1],
+        expected.splitlines()[-1],
     )
     assert tagged(tmp_path) == {}
     checkpoint = folder.load_checkpoint()
@@ -173,11 +173,11 @@ def test_a_superlink_that_is_killed_is_started_again(tmp_path: Path, environment
     wait_for(lambda: folder.finished or run.poll() is not None, "the end", folder.path)
     still_there = processes("flower-supernode") if run.poll() is None else nodes
     wait_for(lambda: run.poll() is not None, "the end", folder.path)
-    told = (tmp_path / "said").read_text()
-    assert run.returncode == 0, told
+    expected = (tmp_path / "said").read_text()
+    assert run.returncode == 0, expected
     assert still_there == nodes
-    assert "the SuperLink ended with code -9; it is started again" in told
-    assert "the SuperNode of device" not in told
+    assert "the SuperLink ended with code -9; it is started again" in expected
+    assert "the SuperNode of device" not in expected
 
     bounds = {"defence.bound_scales": True}
     simulated = Experiment(resolve({"data.devices": 2} | bounds | dict(map(parse_override, changes))))
@@ -247,16 +247,16 @@ def train(message, context):
 HEARD = {1: {0, 3}, 2: {0, 2}, 3: {0, 1, 2, 3}}
 
 
-def reference(settings: RunSettings, heard: dict[int, set[int]]) -> torch.Tensor:
-    """The weights if in each round exactly these devices had been heard."""
+def reference(settings: RunSettings, replied: dict[int, set[int]]) -> torch.Tensor:
+    """The weights if in each round exactly these devices had replied."""
     strategy, grid = OneBitStrategy(settings, Start.of_task(make_task(settings))), cell_of(settings)
-    for number, devices in heard.items():
+    for number, devices in replied.items():
         messages = strategy.configure_train(number, strategy.arrays(), ConfigRecord(), grid)
         replies = [grid.nodes[m.metadata.dst_node_id](m) for m in messages]
         strategy.aggregate_train(
             number, [reply for reply in replies if reply and 1000 - reply.metadata.src_node_id in devices]
         )
-    return strategy.station.weights
+    return strategy.server.weights
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds a process's parent in /proc")
@@ -299,12 +299,15 @@ def test_kills_garbage_and_strangers_change_nothing_else(tmp_path: Path) -> None
     assert marked(mark) == []
 
     metrics, log = folder.read_metrics(), folder.log_path.read_text()
-    told = {
+    expected = {
         kind: [record[kind] for record in metrics] for kind in ("devices", "refused", "failed", "missing")
     }
-    assert told == {"devices": [2, 2, 4], "refused": [2, 1, 0], "failed": [0, 1, 0], "missing": [0, 0, 0]}, (
-        log
-    )
+    assert expected == {
+        "devices": [2, 2, 4],
+        "refused": [2, 1, 0],
+        "failed": [0, 1, 0],
+        "missing": [0, 0, 0],
+    }, log
     assert torch.equal(weights_of(folder.path), reference(settings, HEARD))
     for sentence in (
         r"round 1: refused: node \d+: its packet is damaged: a packet begins with b'SFPK'",

@@ -10,15 +10,15 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
-from signfade.integrations.flower.deployed import evaluation
-from signfade.integrations.flower.layout import Start
-from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import BIT_KEYS
 from signfade.experiments.train import train
-from signfade.simulation.tasks import make_task
+from signfade.integrations.flower.deployed import evaluation
+from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
+from signfade.simulation.tasks import make_task
 
 from .grids import cell_of
 
@@ -76,7 +76,7 @@ def test_killed_and_resumed_equals_never_stopped(method: dict[str, Any], tmp_pat
             play(run, tmp_path / "cut", cut_after=cut)
     assert len(rounds_of(tmp_path / "cut")) == 3
     resumed = play(run, tmp_path / "cut")
-    assert torch.equal(resumed.station.weights, whole.station.weights)
+    assert torch.equal(resumed.server.weights, whole.server.weights)
     assert rounds_of(tmp_path / "cut") == rounds_of(tmp_path / "whole")
     newest = "checkpoints/round-00000006.safetensors"
     assert (tmp_path / "cut" / newest).read_bytes() == (tmp_path / "whole" / newest).read_bytes()
@@ -112,7 +112,7 @@ def test_the_folder_is_that_of_a_simulated_run(tmp_path: Path) -> None:
 def test_a_finished_run_is_not_played_again(tmp_path: Path) -> None:
     first = play(settings(), tmp_path / "run")
     again = play(settings(), tmp_path / "run", cut_after=1)  # would be cut if it were played
-    assert torch.equal(first.station.weights, again.station.weights)
+    assert torch.equal(first.server.weights, again.server.weights)
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:

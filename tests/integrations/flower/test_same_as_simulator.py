@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from signfade.experiments.config import resolve
+from signfade.experiments.metrics import BIT_KEYS
 from signfade.integrations.flower.deployed import evaluation
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.experiments.config import resolve
-from signfade.experiments.metrics import BIT_KEYS
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
 
@@ -29,7 +29,7 @@ BASE: dict[str, Any] = {
 }
 RADIO = {"cell.perfect": False, "cell.snr_db": 3.0}
 CASES: dict[str, dict[str, Any]] = {
-    "sbfl": {},
+    "sbfl": {"method.aggregator": "sbfl"},
     "high_snr": {"method.aggregator": "high_snr", "method.weights": "share"},
     "coded scalars, by layer": {"method.side_bits": 6, "method.scales": "layer"},
     "coded scalars of the regression": {"data.name": "regression", "data.size": 40, "method.side_bits": 4},
@@ -41,9 +41,11 @@ CASES: dict[str, dict[str, Any]] = {
     "best": {"method.preset": "best", "method.side_bits": 8},
     "ideal": {"method.aggregator": "ideal"},
     "bounded": RADIO | {"defence.bound_scales": True},
-    "judged": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
+    "reliability": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
     "trimmed": RADIO | {"method.aggregator": "trimmed_mean", "defence.assumed": 0.2},
     "radio": RADIO,
+    "pilots": RADIO | {"cell.csi": "pilot", "cell.pilots": 2},
+    "over the air": RADIO | {"method.aggregator": "sbfl", "cell.access": "over_the_air"},
     "radio, best": RADIO | {"method.preset": "best"},
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
     "sign downlink": {"server.downlink": "sign", "server.learning_rate": 1e-3},
@@ -63,10 +65,10 @@ def test_same_weights_losses_and_accuracies(name: str) -> None:
     strategy = OneBitStrategy(settings, Start.of_task(task))
     result = strategy.start(cell_of(settings), timeout=60, evaluate_fn=evaluation(task))
 
-    assert torch.equal(strategy.station.weights, simulated.weights)
-    assert strategy.judge.faults == []
-    assert strategy.station.sent.record() == {key: records[-1][key] for key in BIT_KEYS}
-    assert strategy.station.encoder.range.exponents == simulated._encoder.range.exponents
+    assert torch.equal(strategy.server.weights, simulated.weights)
+    assert strategy.validator.faults == []
+    assert strategy.server.state.server.sent.record() == {key: records[-1][key] for key in BIT_KEYS}
+    assert strategy.server.encoder == simulated._simulation.server.encoder(simulated._state.server)
     for record in records:
         number = record["round"]
         metrics = result.train_metrics_clientapp[number]

@@ -6,20 +6,19 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import torch
+import numpy as np
 from flwr.serverapp import Grid
-from torch import Tensor
 
-__all__ = ["Roster", "keys_of"]
+__all__ = ["ClientRegistry", "keys_of"]
 
 _KEY_BYTES = 32
 
 
 def keys_of(grid: Grid) -> dict[int, bytes]:
-    """Return the nodes that are connected, and of each a digest of its public key.
+    """Return the nodes that are connected, and a digest of each node's public key.
 
-    A registered SuperNode proves that it has the key; others make themselves one each time they start. On
-    grids without keys a node's number stands for it.
+    A registered SuperNode proves that it has the key; others make a new one each time they start. On grids
+    without keys a node's number takes its place.
     """
     return {
         node.node_id: hashlib.sha256(node.public_key or b"node %d" % node.node_id).digest()
@@ -27,43 +26,44 @@ def keys_of(grid: Grid) -> dict[int, bytes]:
     }
 
 
-class Roster:
+class ClientRegistry:
     """Device numbers and the keys that own them.
 
     A number belongs to the key of the first node that answers well under it, for the whole run. If two nodes
-    claim one that is nobody's in the same round, neither gets it, so it does not matter who answers first.
+    claim a free number in the same round, neither gets it, so it does not matter who answers first.
 
     Args:
-        devices: Number of devices K in the cell.
-        lasting: Whether owners are saved with the run: keys that nodes make themselves end with them.
+        devices: Number of devices in the cell.
+
+    Attributes:
+        owners: The key that owns each device number, uint8 `[N, 32]`, zeros where it is free. A checkpoint
+            holds it.
 
     Example:
-        >>> roster = Roster(devices=2)
-        >>> roster.meet({71: b"a" * 32, 72: b"b" * 32})
-        >>> roster.claim({71: 0})
+        >>> registry = ClientRegistry(devices=2)
+        >>> registry.add_keys({71: b"a" * 32, 72: b"b" * 32})
+        >>> registry.claim({71: 0})
         {}
-        >>> roster.claim({72: 0})
+        >>> registry.claim({72: 0})
         {72: 'its device number 0 belongs to another key, that of node 71'}
-        >>> roster.name(71)
+        >>> registry.name(71)
         'node 71 (device 0)'
     """
 
-    def __init__(self, devices: int, *, lasting: bool = True) -> None:
-        self._devices, self._lasting = devices, lasting
-        self._owners: dict[int, bytes] = {}  # of each device, and the other way round
-        self._owned: dict[bytes, int] = {}
+    def __init__(self, devices: int) -> None:
+        self.owners = np.zeros((devices, _KEY_BYTES), dtype=np.uint8)
         self._keys: dict[int, bytes] = {}
         self._has_round: dict[int, int] = {}
 
-    def meet(self, keys: Mapping[int, bytes]) -> None:
-        """Take note of the nodes that are there and of their keys."""
+    def add_keys(self, keys: Mapping[int, bytes]) -> None:
+        """Add the nodes that are connected, with their keys."""
         self._keys |= keys
 
     def claim(self, claims: Mapping[int, int]) -> dict[int, str]:
-        """Let nodes be devices; return why not, for those that may not.
+        """Give nodes the device numbers they claim; return why not, for those that do not get them.
 
         Args:
-            claims: From node to the device number it says it has, of one round.
+            claims: From node to the device number it claims, all of one round.
         """
         refused: dict[int, str] = {}
         by_device: dict[int, list[int]] = defaultdict(list)
@@ -78,36 +78,34 @@ class Roster:
                 names = " and ".join(map(str, nodes))
                 refused |= dict.fromkeys(nodes, f"device number {device} is claimed by nodes {names}")
             else:
-                self._own(device, self._key(nodes[0]))
+                self.owners[device] = np.frombuffer(self._key(nodes[0]), dtype=np.uint8)
         return refused
 
     def _why_not(self, node: int, device: int) -> str | None:
-        key, before = self._key(node), self.device_of(node)
+        before = self.device_of(node)
         if before is not None and before != device:
             return f"its device number was {before} before; got {device}"
-        if self._owners.get(device, key) == key:
+        if before == device or not self.owners[device].any():
             return None
         owner = self.node_of(device)
         holder = "another key" if owner is None else f"another key, that of node {owner}"
         return f"its device number {device} belongs to {holder}"
 
-    def _own(self, device: int, key: bytes) -> None:
-        self._owners[device], self._owned[key] = key, device
-
     def _key(self, node: int) -> bytes:
         return self._keys.get(node, hashlib.sha256(b"node %d" % node).digest())
 
     def device_of(self, node: int) -> int | None:
-        """Return the device that a node is; None if it has not said so."""
-        return self._owned.get(self._key(node))
+        """Return the device that a node is; None if it is not known yet."""
+        owned = np.flatnonzero((self.owners == np.frombuffer(self._key(node), dtype=np.uint8)).all(axis=1))
+        return int(owned[0]) if len(owned) else None
 
     def node_of(self, device: int) -> int | None:
-        """Return the node that is a device, the newest with its key; None if nobody has said so."""
-        key = self._owners.get(device)
-        return next((node for node, its in reversed(self._keys.items()) if its == key), None)
+        """Return the node that is a device, the newest with its key; None if it is not known yet."""
+        owner = self.owners[device].tobytes()
+        return next((node for node, key in reversed(self._keys.items()) if key == owner), None)
 
     def unknown(self, nodes: Iterable[int]) -> list[int]:
-        """Return the nodes that have not said who they are."""
+        """Return the nodes whose device numbers are not known yet."""
         return [node for node in nodes if self.device_of(node) is None]
 
     def name(self, node: int) -> str:
@@ -115,26 +113,14 @@ class Roster:
         device = self.device_of(node)
         return f"node {node}" if device is None else f"node {node} (device {device})"
 
-    def kept_up(self, node: int, round: int) -> None:
-        """Note that a node has the weights of a round."""
+    def set_round(self, node: int, round: int) -> None:
+        """Remember that a node has the weights of a round."""
         self._has_round[node] = round
 
-    def lost(self, node: int) -> None:
-        """Note that nobody knows what weights a node has."""
+    def forget_round(self, node: int) -> None:
+        """Remember that it is not known which weights a node has."""
         self._has_round.pop(node, None)
 
     def has_round(self, node: int) -> int | None:
         """Return the round whose weights a node has; None if it needs them in full."""
         return self._has_round.get(node)
-
-    def state(self) -> Tensor:
-        """Return the owners, `[K, 32]`, zeros where there is none."""
-        saved, nobody = self._owners if self._lasting else {}, bytes(_KEY_BYTES)
-        rows = [list(saved.get(device, nobody)) for device in range(self._devices)]
-        return torch.tensor(rows, dtype=torch.uint8)
-
-    def restore(self, owners: Tensor) -> None:
-        """Take back what `state` returned."""
-        for device, row in enumerate(owners):
-            if bool(row.any()):
-                self._own(device, bytes(row.tolist()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,22 +14,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from signfade import __version__
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.toml import to_toml
 from signfade.experiments.train import Interrupted, RunFailed, folder_name, where_to_begin
-from signfade.integrations.flower.app import write_app
+from signfade.integrations.flower.deployed import PID_FILE
 from signfade.integrations.flower.exchange import Patience
+from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.options import bounded
+from signfade.integrations.flower.server_core import DeployedServer
 from signfade.settings import RunSettings
+from signfade.simulation.tasks import make_task
 
-__all__ = ["deploy", "deploy_folder"]
+__all__ = ["deploy", "deploy_folder", "write_app"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 _POLL = 0.3
-_LAST_WORDS = 5.0  # seconds for the run's end to be told after its process has gone
+_LAST_LINES = 5.0  # seconds to read the end of a run after its process has gone
 _RESTARTS = 3  # of a SuperLink that ends by itself
+_PACKAGE = "signfade_deployed"
 
 
 def deploy_folder(settings: RunSettings) -> Path:
@@ -49,7 +55,7 @@ def deploy(
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> dict[str, Any]:
-    """Play a run on one SuperLink and `data.devices` SuperNodes, and return its summary.
+    """Run on one SuperLink and `data.devices` SuperNodes, and return its summary.
 
     Everything is in the run folder, that of a simulated run and a folder `flower` with logs, certificates and
     keys. Whatever happens, every process that was started is stopped. A SuperLink that ends is started again.
@@ -59,19 +65,19 @@ def deploy(
             the simulated radio. `defence.bound_scales` is on unless they say otherwise.
         folder: Its own folder.
         tls: Encrypt connections to the SuperLink.
-        auth: Accept SuperNodes that prove who they are only; turns tls on.
+        auth: Accept only SuperNodes that prove who they are; turns tls on.
         timeout: Seconds a round waits for its devices at most.
         quorum: Share of the devices asked whose replies are enough to close a round, in (0, 1].
         deadline: Seconds until which a round that has a quorum waits for the others; by default half as long
             again as the quorum took.
         resume: Whether a run that is there, unfinished, is continued.
-        on_round: Told the metrics of each round.
-        on_note: Told what a person should know, such as replies that were refused.
+        on_round: Called with the metrics of each round.
+        on_note: Called with what a person should know, such as replies that were refused.
 
     Raises:
         FolderError: The folder holds something else.
         ValueError: Settings that cannot be deployed.
-        RunFailed: The run has not come to its end.
+        RunFailed: The run did not reach its last round.
         Interrupted: SIGINT or SIGTERM; the rounds so far are saved.
     """
     note = on_note or (lambda text: None)
@@ -85,16 +91,16 @@ def deploy(
         note(f"{folder} is already finished")
         return run.read_summary() or {}
     own = settings.model_copy(update={"variants": {}})
-    run.create(run.config_text() if run.config_path.exists() else to_toml(own))
+    run.create(run.config_text() if run.exists else to_toml(own))
     place = run.path / "flower"
     place.mkdir(exist_ok=True)
-    (place / "server.pid").unlink(missing_ok=True)
+    (place / PID_FILE).unlink(missing_ok=True)
     with _interruptible(run, settings.rounds) as proceed, RunFolder(place).claimed():
         app = write_app(place / "app", settings, run.path.absolute(), patience, keys=auth)
         note(f"starting a SuperLink and {settings.data.devices} SuperNodes; logs are in {place}")
         with Loopback(place, settings.data.devices, tls=tls or auth, auth=auth, proceed=proceed) as flower:
-            teller = _Teller(run, on_round or (lambda record: None), note)
-            _follow(flower, app, run, teller, proceed)
+            progress = _Progress(run, on_round or (lambda record: None), note)
+            _follow(flower, app, run, progress, proceed)
     summary = run.read_summary()
     if summary is None:
         why = run.failure() or f"the server ended before the last round; see {place / 'run.log'}"
@@ -110,45 +116,95 @@ def _check(settings: RunSettings, timeout: float) -> None:
         raise ValueError(
             f"data.name must be digits, mnist, idx or regression here; got {settings.data.name!r}"
         )
-    from signfade.integrations.flower.layout import Start
-    from signfade.integrations.flower.server_core import BaseStation
-    from signfade.simulation.tasks import make_task
+    DeployedServer(settings, Start.of_task(make_task(settings)))
 
-    BaseStation(settings, Start.of_task(make_task(settings)))
+
+def write_app(
+    folder: Path, settings: RunSettings, run: Path, patience: Patience, *, keys: bool = True
+) -> Path:
+    """Write the Flower app that is submitted: two imports, and the settings.
+
+    Args:
+        folder: Of the app.
+        settings: All of the run.
+        run: The run folder on the server's machine.
+        patience: How long a round waits for its devices.
+        keys: Whether SuperNodes have keys that they keep when they are started again.
+    """
+    code = folder / _PACKAGE
+    code.mkdir(parents=True, exist_ok=True)
+    (code / "__init__.py").write_text('"""A run of signfade on Flower."""\n')
+    for kind in ("client", "server"):
+        text = f"from signfade.integrations.flower.deployed import {kind}_app as app\n\n__all__ = ['app']\n"
+        (code / f"{kind}_app.py").write_text(text)
+    own = to_toml(settings.model_copy(update={"variants": {}}))
+    (folder / "pyproject.toml").write_text(
+        f"""[project]
+name = "signfade-deployed"
+version = "{__version__}"
+description = "A run of signfade"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "signfade"
+
+[tool.flwr.app.components]
+serverapp = "{_PACKAGE}.server_app:app"
+clientapp = "{_PACKAGE}.client_app:app"
+
+[tool.flwr.app.config]
+folder = {_string(str(run))}
+timeout = {patience.timeout!r}
+quorum = {patience.quorum!r}
+deadline = {-1.0 if patience.deadline is None else patience.deadline!r}
+remember-keys = {str(keys).lower()}
+settings = {_string(own)}
+"""
+    )
+    return folder
+
+
+def _string(text: str) -> str:
+    """Return a text as TOML; JSON's strings are TOML's."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _follow(
-    flower: Loopback, app: Path, run: RunFolder, teller: _Teller, proceed: Callable[[], None]
+    flower: Loopback, app: Path, run: RunFolder, progress: _Progress, proceed: Callable[[], None]
 ) -> None:
-    """Submit the run and wait for its end, telling what happens."""
+    """Submit the run and report its progress until it ends."""
     stream = flower.submit(app)
     server_gone: float | None = None
     ended: set[int] = set()
     restarts = 0
     while not run.finished:
         proceed()
-        teller.look()
+        progress.update()
         for k, node in enumerate(flower.nodes):
             if node.poll() is not None and k not in ended:
                 ended.add(k)
-                teller.note(f"the SuperNode of device {k} ended; see {flower.log(f'supernode-{k}')}")
+                progress.note(f"the SuperNode of device {k} ended; see {flower.log(f'supernode-{k}')}")
         if flower.link_ended is not None and restarts < _RESTARTS:
             restarts += 1
             server_gone = None
-            stream = _start_again(flower, app, run, teller)
+            stream = _start_again(flower, app, run, progress)
         flower.check()
-        if stream.poll() is not None or _has_ended(run.path / "flower" / "server.pid"):
+        if stream.poll() is not None or _has_ended(run.path / "flower" / PID_FILE):
             server_gone = server_gone or time.monotonic()
-            if time.monotonic() - server_gone > _LAST_WORDS:
+            if time.monotonic() - server_gone > _LAST_LINES:
                 break
         time.sleep(_POLL)
-    teller.look()
+    progress.update()
 
 
-def _start_again(flower: Loopback, app: Path, run: RunFolder, teller: _Teller) -> subprocess.Popen[bytes]:
+def _start_again(flower: Loopback, app: Path, run: RunFolder, progress: _Progress) -> subprocess.Popen[bytes]:
     """Start a SuperLink that has ended again, and the run from its newest checkpoint."""
-    teller.note(f"the SuperLink ended with code {flower.link_ended}; it is started again")
-    pid_file = run.path / "flower" / "server.pid"
+    progress.note(f"the SuperLink ended with code {flower.link_ended}; it is started again")
+    pid_file = run.path / "flower" / PID_FILE
     if pid_file.exists():  # the server lives only as long as its SuperLink, but may take a while to notice
         flower.end(int(pid_file.read_text()))
         pid_file.unlink()
@@ -157,7 +213,7 @@ def _start_again(flower: Loopback, app: Path, run: RunFolder, teller: _Teller) -
 
 
 def _has_ended(pid_file: Path) -> bool:
-    """Whether the process that wrote its number there is no more; not if none has yet."""
+    """Tell whether the process that wrote its number there has ended; False if none has yet."""
     try:
         os.kill(int(pid_file.read_text()), 0)
     except ProcessLookupError:
@@ -167,16 +223,16 @@ def _has_ended(pid_file: Path) -> bool:
     return False
 
 
-class _Teller:
-    """Reads what the server writes to the run folder, and tells it on."""
+class _Progress:
+    """Reports what the server writes to the run folder."""
 
     def __init__(self, run: RunFolder, on_round: OnRound, note: OnNote) -> None:
         self._run, self._on_round, self.note = run, on_round, note
         self._rounds = len(run.read_metrics())
         self._read = run.log_path.stat().st_size if run.log_path.exists() else 0
 
-    def look(self) -> None:
-        """Tell what is new."""
+    def update(self) -> None:
+        """Report what is new."""
         records = self._run.read_metrics()
         self._rounds = min(self._rounds, len(records))  # a resumed run first goes back to its checkpoint
         for record in records[self._rounds :]:

@@ -25,7 +25,7 @@ from signfade.simulation.tasks import make_task
 
 __all__ = ["PID_FILE", "client_app", "evaluation", "server_app", "train_on"]
 
-# What the simulator calls shares are sent as whole numbers of samples; only their ratios matter.
+# The simulator's shares are sent as whole numbers of samples; only their ratios matter.
 _ALL_SAMPLES = 1 << 48
 PID_FILE = "server.pid"
 
@@ -90,12 +90,12 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 def evaluation(task: Task) -> Callable[[int, ArrayRecord], MetricRecord]:
-    """Return what looks at a model on the server: the task's own test set."""
+    """Return a function that evaluates a model on the task's own test set, on the server."""
     layout = Layout.of_task(task)
 
-    def look(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         task.restore(layout.read_buffers(arrays))
         found = task.evaluate(layout.weights(arrays))._asdict()
         return MetricRecord({name: value for name, value in found.items() if value is not None})
 
-    return look
+    return evaluate

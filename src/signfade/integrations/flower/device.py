@@ -1,4 +1,4 @@
-"""The device's half of a deployment: take the model from the server, compute, answer with bits."""
+"""The device's half of a deployment: take the model from the server, train, encode, answer."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from torch import Tensor, nn
 
-from signfade.device import unpack_signs
-from signfade.device.encoder import Encoder
-from signfade.device.packets import make_packet
-from signfade.device.scale_range import ScaleRange
+from signfade.device import Encoder, make_packet, unpack_signs
 from signfade.integrations.flower.layout import Buffers, Layout
 from signfade.integrations.flower.wire import (
     ARRAYS,
     STEP,
     Answer,
-    Known,
+    CatchUp,
+    Identity,
     Order,
-    Presence,
     digest,
     read_order,
 )
 from signfade.keys import stream_key
-from signfade.server.optimizer import make_step
+from signfade.server.optimizer import ModelState, make_optimizer
 from signfade.simulation.classify import one_thread
+from signfade.state import from_tensors, to_tensors
 
 __all__ = ["Local", "answer", "device_number", "reply_with_bits"]
 
@@ -63,7 +61,7 @@ def reply_with_bits(
 
     The model takes the server's weights; its gradient is that of the mean loss over the first `batches`
     batches. torch's generator is seeded by (seed, round, device) meanwhile, so that a loader that shuffles
-    and layers that draw do so anew each round and alike when a round is played again.
+    and layers that draw do so anew in each round, and alike when a round is repeated.
 
     Args:
         message: From `OneBitStrategy`.
@@ -77,7 +75,7 @@ def reply_with_bits(
         device: Number of the device, 0 to K - 1; by default `partition-id` of the node's configuration.
 
     Returns:
-        The reply: a packet of one bit a weight.
+        The reply: a packet of one bit per weight.
 
     Raises:
         ValueError: The message is not the strategy's, the model is another than the server's, the loader is
@@ -127,8 +125,8 @@ def answer(
         examples: Number of samples it holds.
     """
     order = read_order(message.content)
-    if order.presence:
-        return Message(Presence(device, examples).record(), reply_to=message)
+    if order.identify:
+        return Message(Identity(device, examples).record(), reply_to=message)
     weights, buffers = _take_model(message, context, layout, order)
     local = compute(weights, buffers, order)
     if local.gradient.shape != (layout.size,):
@@ -139,50 +137,48 @@ def answer(
 
 
 def _encode(local: Local, layout: Layout, order: Order, device: int, examples: int) -> Answer:
-    told: dict[str, Any] = {"device": device, "loss": local.loss, "examples": examples}
     gradient = local.gradient.detach().float().cpu()
     if not bool(gradient.isfinite().all()):
         raise ValueError("a gradient is not finite")
-    if order.method.aggregator == "ideal":
-        return Answer(**told, packet=None, gradient=gradient, buffers=local.buffers)
-    encoder = Encoder(order.method, layout.segments, ScaleRange(order.exponents))
+    if order.sends == "values":
+        return Answer(device, local.loss, examples, None, gradient, local.buffers)
+    encoder = Encoder(order.method, layout.segments, order.sends == "signs and scalars", order.exponents)
     key = stream_key(order.seed, "rotation", order.round)
-    sent = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key))
-    packet = make_packet(encoder, sent, 0, device=device, round=order.round)
-    means, scales = sent.saturated[0].tolist()
-    return Answer(**told, packet=packet, gradient=None, buffers=local.buffers, saturated=(means, scales))
+    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key))
+    packet = make_packet(encoder, message, 0, device=device, round=order.round)
+    means, scales = message.saturated[0].tolist()
+    return Answer(device, local.loss, examples, packet, None, local.buffers, (means, scales))
 
 
 def _take_model(message: Message, context: Context, layout: Layout, order: Order) -> tuple[Tensor, Buffers]:
     """Return the weights and buffers of the round, and keep the weights if the next ones come as signs."""
     arrays = message.content.array_records.get(ARRAYS, ArrayRecord())
     buffers = layout.read_buffers(arrays)
-    if order.known is None:
+    missed = order.catch_up
+    if missed is None:
         return layout.weights(arrays), buffers
     if STEP in message.content.array_records:  # the whole model, and what its next steps need
-        kept = {"weights": layout.weights(arrays)}
-        kept |= _tensors(message.content.array_records[STEP])
+        kept = {"weights": layout.weights(arrays)} | _tensors(message.content.array_records[STEP])
     else:
-        kept = _kept(context, order.known.since)
-    kept = _catch_up(kept, order.known)
-    if digest(kept["weights"]) != order.known.digest:
+        kept = _kept(context, missed.since)
+    model = _catch_up(kept, missed)
+    if digest(model.weights) != missed.digest:
         context.state.pop(_KEPT, None)
         raise ValueError("the weights kept here are not the server's; they are needed in full")
-    saved = kept | {"round": torch.tensor(order.round)}
+    saved = to_tensors(model) | {"round": torch.tensor(order.round)}
     context.state[_KEPT] = ArrayRecord({name: Array(value.numpy()) for name, value in saved.items()})
-    return kept["weights"], buffers
+    return model.weights, buffers
 
 
-def _catch_up(kept: dict[str, Tensor], known: Known) -> dict[str, Tensor]:
-    """Make the steps that the server made since."""
-    step = make_step(known.server, kept["weights"], known.step_unit)
-    step.restore(kept)
-    size = len(kept["weights"])
-    for round, move in enumerate(known.moves, start=known.since):
+def _catch_up(kept: dict[str, Tensor], missed: CatchUp) -> ModelState:
+    """Make the steps that the server has made since."""
+    optimizer = make_optimizer(missed.server, missed.step_unit)
+    state = from_tensors(optimizer.init(kept["weights"]), kept)
+    for round, move in enumerate(missed.moves, start=missed.since):
         if move:
             packed = torch.from_numpy(np.frombuffer(move, dtype=np.uint8).copy())
-            step.apply(unpack_signs(packed, size), round)
-    return step.state()
+            state = optimizer.apply(state, unpack_signs(packed, len(state.weights)), round)
+    return state
 
 
 def _kept(context: Context, round: int) -> dict[str, Tensor]:

@@ -84,7 +84,7 @@ class Exchange:
     holds up one round. A node whose reply is too large is not asked again at all.
 
     Args:
-        poll: Seconds between two looks for replies.
+        poll: Seconds between two checks for replies.
         clock: Returns seconds.
         sleep: Waits some.
     """
@@ -111,13 +111,13 @@ class Exchange:
     def late(self, grid: Grid) -> Replies:
         """Fetch what came since for earlier messages; their nodes are free again."""
         replies = Replies()
-        self._look(grid, replies, list(self._open))
+        self._poll_replies(grid, replies, list(self._open))
         return replies
 
     def send(
         self, grid: Grid, messages: Sequence[Message], patience: Patience, most: Largest | None = None
     ) -> Replies:
-        """Send messages, one a node at most, and wait for the replies.
+        """Send messages, at most one per node, and wait for the replies.
 
         Args:
             grid: Flower's way to the nodes.
@@ -136,7 +136,7 @@ class Exchange:
         enough_at: float | None = None
         while True:
             waiting = [id for id in nodes if id in self._open]
-            self._look(grid, replies, waiting)
+            self._poll_replies(grid, replies, waiting)
             left = {nodes[id] for id in waiting if id in self._open}
             now = self._clock() - began
             if enough_at is None and len(set(prompt) - left) >= needed:
@@ -171,7 +171,7 @@ class Exchange:
             self._late[node] += 1
             self._skips[node] = min(2 ** (self._late[node] - 1) - 1, _MOST_SKIPPED)
 
-    def _look(self, grid: Grid, replies: Replies, ids: Iterable[str]) -> None:
+    def _poll_replies(self, grid: Grid, replies: Replies, ids: Iterable[str]) -> None:
         """Ask for each reply by itself: one that cannot be read must not take the others with it."""
         for id in ids:
             node, most = self._open[id]

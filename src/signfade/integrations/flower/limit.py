@@ -1,7 +1,7 @@
 """A limit on the bytes of a reply, kept while it is fetched: before it is read, before it is decoded.
 
-Flower's own grid fetches a reply object by object over HTTP, whatever its size. We look at the length that
-each response declares before its body is read, and at how often an array repeats its chunks, which can make a
+Flower's own grid fetches a reply object by object over HTTP, whatever its size. We check the length that
+each response declares before its body is read, and how often an array repeats its chunks, which can make a
 small message a large one.
 """
 
@@ -78,7 +78,7 @@ class SizeLimit:
                 self._most.check(self._bytes, self._chunks)
 
     def _watch(self, grid: object) -> None:
-        """Look at all that the HTTP client of a grid receives from now on."""
+        """Check everything that the HTTP client of a grid receives from now on."""
         client = getattr(grid, "_runtime_client", None)
         if client is None or client is self._watched:
             return

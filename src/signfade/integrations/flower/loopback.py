@@ -46,7 +46,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def quiet_environment(home: Path) -> dict[str, str]:
-    """Return what keeps Flower from reporting home, looking for updates, installing, and out of `~/.flwr`."""
+    """Keep Flower from reporting home, checking for updates, installing packages and using `~/.flwr`."""
     environment = {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -68,7 +68,7 @@ class Loopback:
 
     Args:
         folder: Where logs, certificates, keys and Flower's own files go.
-        devices: Number of SuperNodes; node k is told `partition-id=k`.
+        devices: Number of SuperNodes; node k gets `partition-id=k`.
         tls: Whether connections to the SuperLink are encrypted, by certificates made on the fly.
         auth: Whether SuperNodes must prove who they are, by keys made on the fly; needs tls.
         proceed: Called while waiting; raises to give up.

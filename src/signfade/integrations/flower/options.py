@@ -1,4 +1,4 @@
-"""Settings of a deployment: those of an app's configuration, and bounds on unless they are turned off."""
+"""Settings of a deployment: read from an app's configuration, bounded by default, and possible at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from signfade.experiments.config import resolve
 from signfade.server import AGGREGATORS
 from signfade.settings import RunSettings
 
-__all__ = ["bounded", "settings_from"]
+__all__ = ["bounded", "refuse_simulated", "settings_from"]
 
 _PREFIX = "signfade."
+_SIMULATED = (
+    "method.flip",
+    "method.sign_noise",
+    "method.error_feedback",
+    "availability.dropout",
+    "availability.late",
+    "availability.limited",
+)
 
 
 def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
@@ -21,7 +29,7 @@ def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
     means and scales are bounded unless `signfade.defence.bound_scales` says otherwise.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, a value out of range.
+        ConfigError: An unknown key, a wrong type, a value out of range.
 
     Example:
         >>> settings = settings_from({"lr": 0.1, "signfade.rounds": 9, "signfade.method.preset": "best"})
@@ -52,3 +60,21 @@ def bounded(settings: RunSettings) -> RunSettings:
         return settings
     defence = settings.defence.model_copy(update={"bound_scales": True})
     return settings.model_copy(update={"defence": defence})
+
+
+def refuse_simulated(settings: RunSettings) -> None:
+    """Raise a ValueError for settings that only a simulation can follow.
+
+    Example:
+        >>> refuse_simulated(resolve({"method.flip": 0.1}))
+        Traceback (most recent call last):
+        ValueError: method.flip must be 0 on real devices: it is simulated only; got 0.1
+    """
+    if settings.method.correlation == "genie":
+        raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
+    for name in _SIMULATED:
+        section, _, key = name.partition(".")
+        if (value := getattr(getattr(settings, section), key)) > 0:
+            raise ValueError(f"{name} must be 0 on real devices: it is simulated only; got {value:g}")
+    if settings.attack.kind != "none":
+        raise ValueError(f'attack.kind must be "none" on real devices; got "{settings.attack.kind}"')

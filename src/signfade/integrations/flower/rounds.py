@@ -1,9 +1,10 @@
-"""The rounds of a deployment, one by one, as the loop over a run folder plays them."""
+"""The rounds of a deployment, one by one, for the loop over a run folder."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Rounds"]
 
-_EMPTY_ROUNDS = 3  # in a row, and the run is given up
+_EMPTY_ROUNDS = 3  # in a row after which the run fails
 _REFUSED_ROUNDS = 3  # in a row in which most replies were refused
 
 
 class Rounds:
-    """A strategy and the grid it runs on, played round by round.
+    """A strategy and the grid it runs on, round by round.
 
     Args:
-        strategy: What to ask and what to make of the answers.
+        strategy: What to ask, and what to do with the replies.
         grid: Flower's way to the nodes.
         exchange: The strategy's messages.
         patience: How long devices that evaluate are waited for.
@@ -56,18 +57,18 @@ class Rounds:
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
         self.settings: RunSettings = strategy.settings
-        self.round = strategy.station.round
-        self.warnings = strategy.judge.faults
+        self.round = strategy.server.round
+        self.warnings = strategy.validator.faults
         self.result = Result()
         self._strategy, self._grid, self._exchange = strategy, grid, exchange
-        self._patience, self._evaluate = patience, evaluate_fn
+        self._patience, self._evaluate_fn = patience, evaluate_fn
         self._configs = (train_config, evaluate_config)
         self._empty, self._refused = 0, 0
 
     @property
     def parameters(self) -> int:
         """Number of weights M."""
-        return self._strategy.station.layout.size
+        return self._strategy.server.layout.size
 
     @property
     def devices(self) -> int:
@@ -76,37 +77,38 @@ class Rounds:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are played."""
+        """Whether all rounds are done."""
         return self.round >= self.settings.rounds
 
     def advance(self) -> dict[str, Any]:
-        """Play one round and return its record for metrics.jsonl.
+        """Run one round and return its record for metrics.jsonl.
 
         Raises:
             RunFailed: The model has diverged, nobody answers, or most replies are refused.
         """
         began, strategy, number = time.perf_counter(), self._strategy, self.round + 1
         train_config, evaluate_config = self._configs
-        judge = strategy.judge
-        good, refused = judge.good, judge.counts["refused"]
+        before = replace(strategy.validator.totals)
         messages = list(strategy.configure_train(number, strategy.arrays(), train_config, self._grid))
         arrays, metrics = strategy.aggregate(strategy.send(self._grid, messages))
         self.result.train_metrics_clientapp[number] = metrics
-        self.round = strategy.station.round
-        self._check_replies(number, judge.good - good, judge.counts["refused"] - refused)
-        tested = self._look(number, arrays, evaluate_config)
-        heard = strategy.heard
-        log(INFO, "%s", self._told(number, tested))
+        self.round = strategy.server.round
+        totals = strategy.validator.totals
+        self._check_replies(number, totals.good - before.good, totals.refused - before.refused)
+        tested = self._evaluate(number, arrays, evaluate_config)
+        log(INFO, "%s", self._line(number, tested))
+        memory = strategy.server.state.server
         return {
             "round": number,
-            "train_loss": heard.loss,
+            "train_loss": strategy.last_round.loss,
             "test_loss": tested.get("loss"),
             "test_accuracy": tested.get("accuracy"),
-            **strategy.station.sent.record(),
-            "wire_uplink_bits": 8 * strategy.judge.uplink_bytes,
+            **memory.sent.record(),
+            "wire_uplink_bits": 8 * totals.uplink_bytes,
             "downlink_bits": 8 * strategy.downlink_bytes,
-            "snr_db": heard.snr_db,
             "devices": metrics["devices"],
+            "channel_uses": memory.channel_uses,
+            **strategy.last_round.metrics,
             **{kind: metrics[kind] for kind in ("refused", "failed", "missing")},
             "seconds": round(time.perf_counter() - began, 6),
         }
@@ -115,13 +117,13 @@ class Rounds:
         """Raise if a run without most of its replies would go on, or end, as if it were a good one."""
         self._empty = 0 if good else self._empty + 1
         self._refused = self._refused + 1 if refused > good else 0
-        all_good, all_refused = self._strategy.judge.good, self._strategy.judge.counts["refused"]
+        totals = self._strategy.validator.totals
         if self._refused >= _REFUSED_ROUNDS:
             what = f"more than half of the replies were refused in {_REFUSED_ROUNDS} rounds in a row"
         elif self._empty >= _EMPTY_ROUNDS:
             raise RunFailed(f"round {number}: no device has answered for {_EMPTY_ROUNDS} rounds")
-        elif self.done and all_refused > all_good:
-            what = f"{all_refused} of {all_refused + all_good} replies of the run were refused"
+        elif self.done and totals.refused > totals.good:
+            what = f"{totals.refused} of {totals.refused + totals.good} replies of the run were refused"
         else:
             return
         raise RunFailed(f"round {number}: {what}; the last one: {self._last_refused()}")
@@ -130,7 +132,7 @@ class Rounds:
         """Return the sentence about the reply that was refused last."""
         return next((text for text in reversed(self.warnings) if ": refused: " in text), "see the log")
 
-    def _told(self, number: int, tested: MetricRecord) -> str:
+    def _line(self, number: int, tested: MetricRecord) -> str:
         """Return a round as a line of Flower's log."""
         train = self.result.train_metrics_clientapp[number]
         words = [f"{train['devices']} of {self.devices} devices"]
@@ -139,7 +141,7 @@ class Rounds:
         words += [f"{name} {value:.4g}" for name, value in tested.items() if isinstance(value, float)]
         return f"round {number} of {self.settings.rounds}: {', '.join(words)}"
 
-    def _look(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> MetricRecord:
+    def _evaluate(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> MetricRecord:
         """Evaluate the model where it is time to."""
         when = self.settings.eval
         if not (self.done or number % when.every == 0 or number in when.at):
@@ -148,10 +150,10 @@ class Rounds:
         messages = list(strategy.configure_evaluate(number, arrays, config, self._grid))
         if messages:
             replies = self._exchange.send(self._grid, messages, self._patience)
-            told = strategy.aggregate_evaluate(number, replies.came.values())
-            if told is not None:
-                self.result.evaluate_metrics_clientapp[number] = told
-        tested = None if self._evaluate is None else self._evaluate(number, arrays)
+            found = strategy.aggregate_evaluate(number, replies.came.values())
+            if found is not None:
+                self.result.evaluate_metrics_clientapp[number] = found
+        tested = None if self._evaluate_fn is None else self._evaluate_fn(number, arrays)
         if tested is None:
             return MetricRecord()
         self.result.evaluate_metrics_serverapp[number] = tested

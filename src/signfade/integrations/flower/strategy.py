@@ -1,14 +1,16 @@
-"""Flower's strategy for one-bit learning: what the server asks, and what it makes of the answers."""
+"""Flower's strategy for one-bit learning: what the server asks of devices, and what it does with replies."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from logging import INFO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -18,45 +20,42 @@ from torch import Tensor, nn
 
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.train import RunFailed, play, where_to_begin
-from signfade.integrations.flower.client_registry import Roster, keys_of
+from signfade.integrations.flower.client_registry import ClientRegistry, keys_of
 from signfade.integrations.flower.exchange import Exchange, Patience, Replies
 from signfade.integrations.flower.layout import Layout, Start
-from signfade.integrations.flower.replies import largest_reply, read_answer, read_presence
-from signfade.integrations.flower.reply_validator import Judge
+from signfade.integrations.flower.reply_validator import ReplyFormat, ReplyValidator, read_identity
 from signfade.integrations.flower.rounds import Rounds
-from signfade.integrations.flower.server_core import BaseStation, Heard
+from signfade.integrations.flower.server_core import DeployedServer, DeployedState, RoundSummary
 from signfade.integrations.flower.wire import (
     ARRAYS,
     RECORD,
     STEP,
-    Answer,
-    Known,
+    CatchUp,
     Order,
-    Presence,
     message_bytes,
     write_order,
 )
 from signfade.settings import RunSettings
 from signfade.simulation.availability import choose_devices
-from signfade.uplink.cost import UplinkBits
+from signfade.state import from_tensors, to_tensors
 
 __all__ = ["OneBitStrategy"]
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 _CONFIG = "config"
-_LOOK = 0.5  # seconds between two looks for nodes
+_POLL = 0.5  # seconds between two checks for nodes
 
 
 class OneBitStrategy(Strategy):
-    """Train over Flower's nodes at one bit a weight.
+    """Train over Flower's nodes at one bit per weight.
 
     Devices answer with `reply_with_bits`. Replies are checked, sorted by device, sent through the simulated
-    radio if the settings have a cell, aggregated by the settings' rule, and stepped along; the model goes
-    down in full or, to devices that kept up, by signs. What is missing, late, failed or malformed is counted
-    and named; the round goes on with the rest.
+    radio if the settings have a cell, and aggregated by the settings' rule; the server steps, and the model
+    goes down in full or, to devices that kept up, by signs. What is missing, late, failed or malformed is
+    counted and named; the round goes on with the rest.
 
     Args:
-        settings: `data.devices` is the number of devices K in the cell, `data.participation` how many of them
+        settings: `data.devices` is the number of devices in the cell, `data.participation` how many of them
             are asked; sections `method`, `server`, `cell` and `eval` are as in the simulator.
         model: What is trained, with its initial weights.
         folder: Where to keep the run (config.toml, metrics.jsonl, checkpoints, summary.json); a run that is
@@ -73,10 +72,12 @@ class OneBitStrategy(Strategy):
             where they are started again together with the server.
 
     Attributes:
-        station: The server's half of the method: the model and its steps.
-        judge: What was wrong with replies: `judge.faults`, sentences, and `judge.counts`, numbers.
+        server: The model and its steps.
+        registry: Which node is which device.
+        validator: What was wrong with replies: sentences in `validator.faults`, numbers in
+            `validator.counts`.
         downlink_bytes: Of all messages to devices so far, as Flower serialises them.
-        heard: What the last round was like.
+        last_round: Loss, metrics and warnings of the last round.
     """
 
     def __init__(
@@ -102,92 +103,99 @@ class OneBitStrategy(Strategy):
         self._exchange = Exchange()
         self._asked: list[int] = []
         self._present: set[int] = set()
-        self.judge = Judge(Roster(settings.data.devices, lasting=remember_keys))
+        self._remember_keys = remember_keys
+        self.registry = ClientRegistry(settings.data.devices)
+        self.validator = ReplyValidator(self.registry)
         self.downlink_bytes = 0
-        self.heard = Heard(None, None, None)
-        self.station = BaseStation(settings, self._start, most_samples)
+        self.last_round = RoundSummary()
+        self.server = DeployedServer(settings, self._start, most_samples)
 
     @property
     def settings(self) -> RunSettings:
         """All of the run."""
-        return self.station.settings
+        return self.server.settings
 
     def arrays(self) -> ArrayRecord:
         """Return the current model: its whole state dict, as Flower's strategies have it."""
-        station = self.station
+        server = self.server
         if self._model is None:
-            return station.layout.record(station.weights, station.buffers)
-        station.layout.load(self._model, station.weights, station.buffers)
+            return server.layout.record(server.weights, server.buffers)
+        server.layout.load(self._model, server.weights, server.buffers)
         return ArrayRecord(self._model.state_dict())
 
     def summary(self) -> None:
         """Log what will be done."""
-        method, layout = self.settings.method, self.station.layout
+        method, layout = self.settings.method, self.server.layout
         link = "perfect links" if self.settings.cell.perfect else "the simulated cell"
         log(INFO, "\t├──> %s over %s, downlink %s", method.aggregator, link, self.settings.server.downlink)
         log(INFO, "\t└──> %d devices, %d weights", self.settings.data.devices, layout.size)
 
-    # -- a round, down ---------------------------------------------------------------------------------------
+    # -- a round, to the devices -----------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of a round; the model is the strategy's own, `arrays` are not looked at."""
-        round = server_round - 1
-        if round != self.station.round:
-            raise ValueError(
-                f"server_round must be {self.station.round + 1}, the next one; got {server_round}"
-            )
+        """Return the messages of a round; the model is the strategy's own, `arrays` are not used."""
+        round = self.server.round
+        if server_round != round + 1:
+            raise ValueError(f"server_round must be {round + 1}, the next one; got {server_round}")
         self._present = self._wait(grid)
         self._asked = self._choose(grid, round)
-        words = ConfigRecord({**config, "server-round": server_round})
+        own_config = ConfigRecord({**config, "server-round": server_round})
         contents: dict[int | None, RecordDict] = {}
         messages = []
         for node in self._asked:
-            since = self.judge.roster.has_round(node)
-            known = self.station.catch_up(since)
-            key = None if known is None else known.since
-            if key not in contents:
-                contents[key] = self._content(round, words, known)
-            messages.append(_message(contents[key], node, MessageType.TRAIN, server_round))
+            missed = self.server.catch_up(self.registry.has_round(node))
+            since = None if missed is None else missed.since
+            if since not in contents:
+                contents[since] = self._content(own_config, missed)
+            messages.append(_message(contents[since], node, MessageType.TRAIN, server_round))
         self.downlink_bytes += sum(map(message_bytes, messages))
         return messages
 
-    def _content(self, round: int, config: ConfigRecord, known: Known | None) -> RecordDict:
-        """Return the order of a round with the whole model, or with what is `known` to lead to it."""
-        station, content = self.station, RecordDict()
-        if known is None:
-            content[ARRAYS] = station.layout.record(station.weights, station.buffers)
-            known, rest = station.everything()
-            if known is not None:
-                content[STEP] = ArrayRecord(rest)
-        elif station.buffers:
-            content[ARRAYS] = Layout({}, station.layout.buffers).record(torch.zeros(0), station.buffers)
-        method, exponents = self.settings.method, station.encoder.range.exponents
-        order = Order(round, self.settings.seed, method, known=known, exponents=exponents)
+    def _content(self, config: ConfigRecord, missed: CatchUp | None) -> RecordDict:
+        """Return the order of a round with the steps that were `missed`, or else with the whole model."""
+        server, content = self.server, RecordDict()
+        if missed is None:
+            content[ARRAYS] = server.layout.record(server.weights, server.buffers)
+            if self.settings.server.downlink == "sign":  # devices make the next steps themselves
+                missed = server.catch_up(server.round)
+                content[STEP] = ArrayRecord(server.optimizer_state())
+        elif server.buffers:
+            content[ARRAYS] = Layout({}, server.layout.buffers).record(torch.zeros(0), server.buffers)
+        order = Order(
+            server.round,
+            self.settings.seed,
+            self.settings.method,
+            server.sends,
+            catch_up=missed,
+            exponents=server.encoder.exponents,
+        )
         content[RECORD], content[_CONFIG] = write_order(order), config
         return content
 
     def _wait(self, grid: Grid) -> set[int]:
-        """Wait until enough nodes are free: before the first round of a sitting all, later anybody."""
+        """Wait until enough nodes are free: all of them before the first round, later one."""
         least, end = 1, time.monotonic() + self._patience.timeout
         if not self._present:
             least = self.settings.data.devices if self._min_devices is None else self._min_devices
             end = time.monotonic() + self._connect_timeout
         while True:
-            # Whoever answers late is free again.
-            self.judge.late(self._exchange.late(grid), self.station.round)
+            # A node whose late answer has come is free again.
+            self.validator.drop_late(self._exchange.late(grid), self.server.round)
             keys = keys_of(grid)
-            self.judge.roster.meet(keys)
+            self.registry.add_keys(keys)
             nodes = self._exchange.free(keys)
             if len(nodes) >= least:
                 break
             if time.monotonic() >= end:
                 if not nodes:
-                    raise RunFailed(f"round {self.station.round + 1}: no device is connected")
-                self.judge.say(f"round {self.station.round + 1}: {len(nodes)} of {least} devices are here")
+                    raise RunFailed(f"round {self.server.round + 1}: no device is connected")
+                self.validator.warn(
+                    f"round {self.server.round + 1}: {len(nodes)} of {least} devices are connected"
+                )
                 break
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         return nodes
 
     def _choose(self, grid: Grid, round: int) -> list[int]:
@@ -195,71 +203,66 @@ class OneBitStrategy(Strategy):
         data = self.settings.data
         if data.participation >= 1:
             return sorted(self._present)
-        self._call_the_roll(grid, round)
+        self._identify(grid, round)
         chosen = choose_devices(data.devices, data.participation, self.settings.seed, round)
         nodes = []
         for device in map(int, chosen):
-            node = self.judge.roster.node_of(device)
+            node = self.registry.node_of(device)
             if node in self._present:
                 nodes.append(node)
             else:
-                self.judge.counts["missing"] += 1
-                self.judge.say(f"round {round + 1}: missing: device {device} was chosen and is not connected")
+                self.validator.counts["missing"] += 1
+                why = f"device {device} was chosen and is not connected"
+                self.validator.warn(f"round {round + 1}: missing: {why}")
         return sorted(nodes)
 
-    def _call_the_roll(self, grid: Grid, round: int) -> None:
-        """Ask nodes that are new who they are."""
-        order = Order(round, self.settings.seed, self.settings.method, presence=True)
+    def _identify(self, grid: Grid, round: int) -> None:
+        """Ask nodes that are new which devices they are."""
+        order = Order(round, self.settings.seed, self.settings.method, identify=True)
         content = RecordDict({RECORD: write_order(order)})
-        unknown = sorted(self.judge.roster.unknown(self._present))
+        unknown = sorted(self.registry.unknown(self._present))
         messages = [_message(content, node, MessageType.TRAIN, round + 1) for node in unknown]
         self.downlink_bytes += sum(map(message_bytes, messages))
+        devices = self.settings.data.devices
+        self.validator.read(self.send(grid, messages), lambda reply: read_identity(reply, devices), round)
 
-        def read(reply: Message) -> Presence:
-            return read_presence(reply.content, self.settings.data.devices)
-
-        self.judge.read(self.send(grid, messages), read, round)
+    def _reply_format(self) -> ReplyFormat:
+        server, devices = self.server, self.settings.data.devices
+        return ReplyFormat(server.encoder, server.layout, devices, server.round, server.sends != "values")
 
     def send(self, grid: Grid, messages: Sequence[Message]) -> Replies:
         """Send messages of a round and wait for the replies, which must not be larger than the model's."""
-        most = largest_reply(self.station.encoder, self.station.layout)
-        return self._exchange.send(grid, messages, self._patience, most)
+        return self._exchange.send(grid, messages, self._patience, self._reply_format().largest())
 
-    # -- a round, up -----------------------------------------------------------------------------------------
+    # -- a round, from the devices ---------------------------------------------------------------------------
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check replies, aggregate them and step; nobody's reply makes no step."""
+        """Check replies, aggregate them and step; without a good reply there is no step."""
         came = {reply.metadata.src_node_id: reply for reply in replies}
         return self.aggregate(Replies(came, {}, [node for node in self._asked if node not in came]))
 
     def aggregate(self, replies: Replies) -> tuple[ArrayRecord, MetricRecord]:
-        """Do what `aggregate_train` does, with all that is known about who answered."""
-        station = self.station
-        before, bytes_before = self.judge.counts.copy(), self.judge.uplink_bytes
-
-        def read(reply: Message) -> Answer:
-            devices = self.settings.data.devices
-            return read_answer(reply.content, station.encoder, station.layout, devices, station.round)
-
-        good = self.judge.read(replies, read, station.round)
+        """Do what `aggregate_train` does, with everything that is known about who answered."""
+        server, validator = self.server, self.validator
+        before, bytes_before = validator.counts.copy(), validator.totals.uplink_bytes
+        good = validator.read(replies, self._reply_format().read, server.round)
         for node in good:
-            self.judge.roster.kept_up(node, station.round)
+            self.registry.set_round(node, server.round)
         answers = sorted(good.values(), key=lambda answer: answer.device)
-        self.heard = station.take(answers)
-        if self.heard.warning is not None:
-            self.judge.say(self.heard.warning)
-        since = self.judge.counts - before
-        metrics = MetricRecord(
-            {"devices": len(answers), "uplink-bytes": self.judge.uplink_bytes - bytes_before}
-        )
-        metrics.update({kind: since[kind] for kind in ("refused", "failed", "missing")})
-        if self.heard.loss is not None:
-            metrics["train-loss"] = self.heard.loss
+        self.last_round = server.aggregate(answers)
+        if self.last_round.warnings:
+            validator.warn("; ".join(self.last_round.warnings))
+        new = validator.counts - before
+        uplink_bytes = validator.totals.uplink_bytes - bytes_before
+        metrics = MetricRecord({"devices": len(answers), "uplink-bytes": uplink_bytes})
+        metrics.update({kind: new[kind] for kind in ("refused", "failed", "missing")})
+        if self.last_round.loss is not None:
+            metrics["train-loss"] = self.last_round.loss
         return self.arrays(), metrics
 
-    # -- evaluation on the devices: none; `evaluate_fn` looks at the model on the server ---------------------
+    # -- evaluation on the devices: none; `evaluate_fn` evaluates the model on the server --------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -268,7 +271,7 @@ class OneBitStrategy(Strategy):
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Make nothing of it."""
+        """Ignore the replies."""
         return None
 
     # -- all rounds ------------------------------------------------------------------------------------------
@@ -283,7 +286,7 @@ class OneBitStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Play all rounds, from where the run folder stands.
+        """Run all rounds, from where the run folder stands.
 
         Args:
             grid: Flower's way to the nodes.
@@ -309,7 +312,7 @@ class OneBitStrategy(Strategy):
         if initial_arrays is not None:
             start = self._loaded(initial_arrays)
         if start is not self._start or settings is not self.settings:
-            self._start, self.station = start, BaseStation(settings, start, self._most_samples)
+            self._start, self.server = start, DeployedServer(settings, start, self._most_samples)
         self._patience = replace(self._patience, timeout=timeout)
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
@@ -334,20 +337,33 @@ class OneBitStrategy(Strategy):
         self._model.load_state_dict(arrays.to_torch_state_dict())
         return Start.of_model(self._model)
 
+    def _tree(self) -> dict[str, Any]:
+        """Return everything that a checkpoint holds."""
+        owners = self.registry.owners
+        return {
+            **vars(self.server.state),
+            "owners": owners if self._remember_keys else np.zeros_like(owners),
+            "replies": self.validator.totals,
+            "downlink_bytes": self.downlink_bytes,
+        }
+
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by the simulator's names."""
-        measured = [8 * self.judge.uplink_bytes, 8 * self.downlink_bytes]
-        bits = torch.tensor([*measured, *astuple(self.station.sent)], dtype=torch.int64)
-        judged = {f"judge.{name}": value for name, value in self.judge.state().items()}
-        return self.station.state() | judged | {"bits": bits}
+        return to_tensors(self._tree())
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
-        """Go on from what `state` returned after `round` rounds."""
-        self.station.restore(tensors, round)
-        self.judge.restore({name: tensors[f"judge.{name}"] for name in self.judge.state()})
-        up, down, *sent = tensors["bits"].tolist()
-        self.judge.uplink_bytes, self.downlink_bytes = up // 8, down // 8
-        self.station.sent = UplinkBits(*sent)
+        """Go on from what `state` returned after `round` rounds.
+
+        Raises:
+            ValueError: It is the state of another run, or of another round.
+        """
+        tree = from_tensors(self._tree(), tensors)
+        self.registry.owners = tree.pop("owners")
+        self.validator.totals, self.downlink_bytes = tree.pop("replies"), tree.pop("downlink_bytes")
+        state = DeployedState(**tree)
+        if state.server.round != round:
+            raise ValueError(f"the checkpoint is of round {state.server.round}, not {round}")
+        self.server.restore(state)
 
 
 def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:

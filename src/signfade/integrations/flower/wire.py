@@ -1,9 +1,8 @@
-"""What the server tells a device and what the device answers, as Flower's records.
+"""What the server asks of a device and what the device answers, as Flower's records.
 
 An order is the record "signfade" (round, seed, method, range of the scales) beside the model: the record
-"arrays" with the whole of it or, where the downlink is by signs and the device kept up, packed signs for each
-round since.
-An answer is the record "signfade" with the bytes of a `Packet`, a loss and a number of samples.
+"arrays" with all of it or, where the downlink is by signs and the device kept up, packed signs for each round
+since. An answer is the record "signfade" with the bytes of a `Packet`, a loss and a number of samples.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import InflatableObject, get_al
 from torch import Tensor
 
 from signfade.device import Packet
+from signfade.device.scale_range import check_exponents
 from signfade.integrations.flower.layout import Buffers, Layout
 from signfade.settings import MethodSettings, ServerSettings
 
@@ -27,9 +27,9 @@ __all__ = [
     "RECORD",
     "STEP",
     "Answer",
-    "Known",
+    "CatchUp",
+    "Identity",
     "Order",
-    "Presence",
     "digest",
     "message_bytes",
     "read_order",
@@ -37,16 +37,16 @@ __all__ = [
 ]
 
 RECORD, ARRAYS, STEP = "signfade", "arrays", "step"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
-class Known:
-    """The part of an order that lets a device which kept up make the server's steps itself.
+class CatchUp:
+    """The part of an order with which a device that kept up makes the server's steps itself.
 
     Attributes:
         server: Section `server` of the configuration.
-        step_unit: What its step is measured in.
+        step_unit: What its learning rate is measured in.
         since: The round whose weights the device has, counted from 0.
         moves: Packed signs of the rounds since then; empty bytes where the server made no step.
         digest: Of the weights after them.
@@ -67,19 +67,21 @@ class Order:
         round: Round, counted from 0.
         seed: Seed of the run.
         method: Section `method` of the configuration.
-        presence: Whether the device only says who it is.
-        known: How to get from the weights the device has to those of the round; None where the downlink is
-            in full.
-        exponents: Of the range of the scales where they are quantised, one a layer; None before there are
-            any.
+        sends: What devices send, as in the registry of aggregators: a user's own rule is on the server only.
+        identify: Whether the device only says who it is.
+        catch_up: How to get from the weights the device has to those of the round; None where the downlink
+            is in full.
+        exponents: Of the range of the scales where they are quantised, one per layer; empty before there
+            are any.
     """
 
     round: int
     seed: int
     method: MethodSettings
-    presence: bool = False
-    known: Known | None = None
-    exponents: tuple[int, ...] | None = None
+    sends: str = "signs and scalars"
+    identify: bool = False
+    catch_up: CatchUp | None = None
+    exponents: tuple[int, ...] = ()
 
 
 def digest(weights: Tensor) -> int:
@@ -89,24 +91,25 @@ def digest(weights: Tensor) -> int:
 
 def write_order(order: Order) -> ConfigRecord:
     """Return an order as the record "signfade"."""
-    words: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "version": _VERSION,
         "round": order.round,
         "seed": order.seed,
-        "presence": order.presence,
+        "identify": order.identify,
+        "sends": order.sends,
         "method": order.method.model_dump_json(),
     }
-    if order.exponents is not None:
-        words["exponents"] = list(order.exponents)
-    if order.known is not None:
-        words |= {
-            "server": order.known.server.model_dump_json(),
-            "unit": order.known.step_unit,
-            "since": order.known.since,
-            "moves": list(order.known.moves),
-            "digest": order.known.digest,
+    if order.exponents:
+        fields["exponents"] = list(order.exponents)
+    if (missed := order.catch_up) is not None:
+        fields |= {
+            "server": missed.server.model_dump_json(),
+            "unit": missed.step_unit,
+            "since": missed.since,
+            "moves": list(missed.moves),
+            "digest": missed.digest,
         }
-    return ConfigRecord(words)
+    return ConfigRecord(fields)
 
 
 def read_order(content: RecordDict) -> Order:
@@ -117,25 +120,31 @@ def read_order(content: RecordDict) -> Order:
     """
     if RECORD not in content.config_records:
         raise ValueError(f"the message has no record {RECORD!r}; is OneBitStrategy running on the server?")
-    words: dict[str, Any] = dict(content.config_records[RECORD])
-    if words.get("version") != _VERSION:
-        raise ValueError(f"this device reads orders of version {_VERSION}; got {words.get('version')!r}")
-    known = None
-    if "since" in words:
-        known = Known(
-            server=ServerSettings.model_validate_json(words["server"]),
-            step_unit=float(words["unit"]),
-            since=int(words["since"]),
-            moves=tuple(words["moves"]),
-            digest=int(words["digest"]),
+    fields: dict[str, Any] = dict(content.config_records[RECORD])
+    if fields.get("version") != _VERSION:
+        raise ValueError(f"this device reads orders of version {_VERSION}; got {fields.get('version')!r}")
+    catch_up = None
+    if "since" in fields:
+        catch_up = CatchUp(
+            server=ServerSettings.model_validate_json(fields["server"]),
+            step_unit=float(fields["unit"]),
+            since=int(fields["since"]),
+            moves=tuple(fields["moves"]),
+            digest=int(fields["digest"]),
         )
-    method = MethodSettings.model_validate(json.loads(words["method"]))
-    exponents = None if "exponents" not in words else tuple(int(exponent) for exponent in words["exponents"])
-    return Order(int(words["round"]), int(words["seed"]), method, bool(words["presence"]), known, exponents)
+    return Order(
+        round=int(fields["round"]),
+        seed=int(fields["seed"]),
+        method=MethodSettings.model_validate(json.loads(fields["method"])),
+        sends=str(fields["sends"]),
+        identify=bool(fields["identify"]),
+        catch_up=catch_up,
+        exponents=check_exponents(tuple(int(exponent) for exponent in fields.get("exponents", ()))),
+    )
 
 
 @dataclass(frozen=True)
-class Presence:
+class Identity:
     """Who a device is: its number and its number of samples."""
 
     device: int
@@ -170,17 +179,17 @@ class Answer:
 
     def record(self, layout: Layout) -> RecordDict:
         """Return it as the content of a reply."""
-        words: dict[str, Any] = {"loss": self.loss, "examples": self.examples}
+        fields: dict[str, Any] = {"loss": self.loss, "examples": self.examples}
         if self.packet is not None:
-            words["packet"] = self.packet.to_bytes()
+            fields["packet"] = self.packet.to_bytes()
         if any(self.saturated):
-            words["saturated"] = list(self.saturated)
+            fields["saturated"] = list(self.saturated)
         if self.gradient is not None:
-            words |= {
+            fields |= {
                 "device": self.device,
                 "gradient": self.gradient.float().numpy().astype("<f4").tobytes(),
             }
-        content = RecordDict({RECORD: ConfigRecord(words)})
+        content = RecordDict({RECORD: ConfigRecord(fields)})
         if layout.buffers:
             content[ARRAYS] = Layout({}, layout.buffers).record(torch.zeros(0), self.buffers)
         return content
