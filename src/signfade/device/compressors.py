@@ -1,4 +1,4 @@
-"""What a device makes of its gradient before it is sent: one bit per weight, the numbers in full, or your own.
+"""What a device makes of its gradient before it is sent: one bit per weight, numbers in full, or your own.
 
 `method.compressor` names an entry. One bit per weight goes over the simulated radio and is read by the
 aggregator. Any other compressor is a digital message that arrives as it was sent; the server adds what it
