@@ -27,18 +27,18 @@ def main() -> None:
 
     # On each device k: fit the prior, then send sign(g - mean), the mean and the scale E|g - mean|.
     prior = device.fit_prior(g, family="gaussian")
-    signs = device.one_bit(g, prior.mean)
+    bits = device.one_bit(g, prior.mean)
 
     # Through the air: users uniform in the disc, COST-231 Hata path loss, block fading, noise.
     cell = uplink.Cell(radius_km=1.0)
     places = cell.place_users(K, generator(SEED, "positions"))
     sigma2 = uplink.noise_variance(cell.mean_snr_db(places, warn=False))
     h = uplink.draw_fading("gaussian", K, generator(SEED, "fading"))
-    y = uplink.transmit(signs, h, sigma2, noise=stream_keys(SEED, "noise", 0, range(K)))
+    signals = uplink.transmit(bits, h, sigma2, noise=stream_keys(SEED, "noise", 0, range(K)))
 
     # On the server: the posterior mean of the summed gradient, and its rivals. Theory says what each rule's
     # error should be, from the links and the spreads alone.
-    links, priors = (y, h, sigma2), (prior.mean, prior.scale)
+    links, priors = (signals, h, sigma2), (prior.mean, prior.scale)
     estimate = server.sbfl(*links, *priors)
     expected = functools.partial(theory.mse, snr=uplink.Link(h, sigma2).snr, std=prior.std)
     truth = server.ideal(g)
@@ -51,8 +51,8 @@ def main() -> None:
             expected("sbfl", form="published"),
         ),
         ("blmmse", server.blmmse(*links, *priors), expected("blmmse")),
-        ("high_snr", server.high_snr(y, h, *priors), expected("high_snr")),
-        ("zero_forcing", server.zero_forcing(y, h, *priors), expected("zero_forcing")),
+        ("high_snr", server.high_snr(signals, h, *priors), expected("high_snr")),
+        ("zero_forcing", server.zero_forcing(signals, h, *priors), expected("zero_forcing")),
     ]:
         energy = truth.square().sum()
         print(f"{name:<20}{(guess - truth).square().sum() / energy:>10.4f}{M * error.sum() / energy:>11.4f}")
