@@ -59,19 +59,18 @@ def deploy(
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out)
     try:
-        from signfade.integrations.flower.deploy import deploy as play
+        from signfade.integrations.flower.deploy import deploy as run_deployment
         from signfade.integrations.flower.deploy import deploy_folder
     except ModuleNotFoundError as error:
         raise ValueError(
             f"deploy needs Flower, which is not here ({error}); install signfade[flower]"
         ) from error
-    from signfade.cli.watch import Watch
+    from signfade.cli.progress import Progress
 
     folder = deploy_folder(settings)
     prepare_training(settings)
-    with Watch() as watch:
-        watch.start(settings.method_label, settings.rounds)
-        summary = play(
+    with Progress([settings.method_label], [settings.rounds]) as progress:
+        summary = run_deployment(
             settings,
             folder,
             tls=tls,
@@ -80,8 +79,8 @@ def deploy(
             quorum=quorum,
             deadline=deadline,
             resume=resume,
-            on_round=watch.round,
-            on_note=watch.note,
+            on_round=progress.round,
+            on_note=progress.note,
         )
     if as_json:
         typer.echo(json.dumps(summary, indent=2))

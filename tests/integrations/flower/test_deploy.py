@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from signfade.cli.main import run as signfade
+from signfade.cli.entry import run as signfade
 from signfade.integrations.flower import deploy as deploying
 from signfade.integrations.flower.app import write_app
 from signfade.integrations.flower.children import marked
@@ -25,7 +25,7 @@ from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback, quiet_environment
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.train import Interrupted, RunFailed
+from signfade.experiments.training import Interrupted, RunFailed
 from signfade.settings import RunSettings
 
 

@@ -17,7 +17,7 @@ from signfade.device import Packet
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.experiments.config import resolve
-from signfade.experiments.train import RunFailed
+from signfade.experiments.training import RunFailed
 from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 

@@ -19,7 +19,7 @@ from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.options import bounded
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.train import RunFailed, play
+from signfade.experiments.training import RunFailed, run_rounds
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(spoilt: str, tmp_path: P
     with pytest.raises(
         RunFailed, match=rf"round 3: step\.{spoilt} is not finite, so no checkpoint is written"
     ):
-        play(experiment, folder)
+        run_rounds(experiment, folder)
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None
     assert checkpoint.round == 2

@@ -16,7 +16,7 @@ from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import BIT_KEYS
-from signfade.experiments.train import train
+from signfade.experiments.training import train
 from signfade.simulation.tasks import make_task
 from signfade.settings import RunSettings
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.toml import to_toml
-from signfade.experiments.train import Interrupted, RunFailed, folder_name, where_to_begin
+from signfade.experiments.planned_runs import check_startable, folder_name
+from signfade.experiments.training import Interrupted, RunFailed
 from signfade.integrations.flower.app import write_app
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback
@@ -81,7 +82,7 @@ def deploy(
     _check(settings, timeout)
     patience = Patience(timeout, quorum, deadline)
     run = RunFolder(folder)
-    if where_to_begin(settings, folder, resume) == "finished":
+    if check_startable(settings, folder, resume) == "finished":
         note(f"{folder} is already finished")
         return run.read_summary() or {}
     own = settings.model_copy(update={"variants": {}})
