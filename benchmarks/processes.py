@@ -14,7 +14,7 @@ from pathlib import Path
 from harness import write
 
 from signfade.experiments.workers.run_pool import play
-from signfade.experiments.compare import PlannedRun
+from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.config import load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"

@@ -17,7 +17,7 @@ from signfade import __version__
 from signfade.experiments import environment as module
 from signfade.experiments.config import load
 from signfade.experiments.environment import environment, record_environment
-from signfade.experiments.train import Interrupted, train
+from signfade.experiments.training import Interrupted, train
 
 TINY = load(None, ["rounds=6", "data.name=gaussian", "data.size=16", "data.devices=2"])
 

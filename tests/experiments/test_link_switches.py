@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from signfade.experiments.config import ConfigError, load
-from signfade.experiments.link import link_text, study_link
-from signfade.experiments.link_switches import air_error, bit_errors, path_loss_note, switch_notes
+from signfade.experiments.link_notes import air_error, bit_errors, path_loss_note, switch_notes
+from signfade.experiments.link_study import link_text, study_link
 from signfade.settings import CellSettings
 from signfade.theory import block_error_faded, mse, mse_faded, pilot_mse
 

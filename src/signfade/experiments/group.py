@@ -154,7 +154,7 @@ class Group:
         return Series(np.array(shared, dtype=np.float64), values.mean(axis=0), deviation)
 
     def values(self, key: str) -> list[float]:
-        """Return one number a seed, of the seeds that have it.
+        """Return one number per seed, of the seeds that have it.
 
         A key of summary.json, or the median over rounds of a key of metrics.jsonl: the median, because one
         deep fade can make the error of a single round arbitrarily large.
@@ -255,10 +255,11 @@ def setting_text(key: str, value: Any) -> str:
 
     Example:
         >>> setting_text("server.learning_rate", 0.01), setting_text("data.name", "mnist")
-        ('step 0.01', 'data mnist')
+        ('learning rate 0.01', 'data mnist')
     """
     section, _, last = key.rpartition(".")
-    name = {"name": section, "every": "eval every", "perfect": "perfect links"}.get(last, last)
+    words = {"name": section, "every": "eval every", "perfect": "perfect links"}
+    name = (words | {"learning_rate": "learning rate"}).get(last, last)
     return f"{name} {format_value(value)}"
 
 

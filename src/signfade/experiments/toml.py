@@ -45,8 +45,8 @@ def _choices(field: FieldInfo) -> str:
 
 
 def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
-    told = f"{field.description or ''}{_choices(field)}" if comments else ""
-    lines = [f"# {line}" for line in textwrap.wrap(told, 96, break_long_words=False, break_on_hyphens=False)]
+    text = f"{field.description or ''}{_choices(field)}" if comments else ""
+    lines = [f"# {line}" for line in textwrap.wrap(text, 96, break_long_words=False, break_on_hyphens=False)]
     if value is not None:
         return [*lines, f"{name} = {toml_value(value)}"]
     if field.default is not None:  # null is not the default, so it has to be said, by its word
@@ -72,8 +72,8 @@ def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
         if name == "variants":
             continue
         if isinstance(value, BaseModel):
-            told = (type(value).__doc__ or "").strip()
-            head = f"[{name}]  # {told}" if comments and told else f"[{name}]"
+            about = (type(value).__doc__ or "").strip()
+            head = f"[{name}]  # {about}" if comments and about else f"[{name}]"
             sections += ["", head]
             for inner, info in type(value).model_fields.items():
                 sections += _line(inner, info, getattr(value, inner), comments)
@@ -89,7 +89,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one table of dotted keys.
 
     Example:
-        >>> flatten({"seed": 1, "server": {"step": 0.01}})
+        >>> flatten({"seed": 1, "server": {"learning_rate": 0.01}})
         {'seed': 1, 'server.learning_rate': 0.01}
     """
     flat: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from signfade.experiments.studies.records import CHANCE, Records, family_of, rea
 from signfade.experiments.studies.study import FULL
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.train import RunFailed, train
+from signfade.experiments.training import RunFailed, train
 
 from .conftest import record
 

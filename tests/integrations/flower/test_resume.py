@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import BIT_KEYS
-from signfade.experiments.train import train
+from signfade.experiments.training import train
 from signfade.integrations.flower.deployed import evaluation
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from signfade.experiments.train import RunFailed
+from signfade.experiments.training import RunFailed
 from signfade.integrations.flower.certificates import (
     Certificates,
     NodeKey,

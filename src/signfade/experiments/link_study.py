@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
-from signfade.experiments.link_switches import bit_errors, path_loss_note, switch_notes
+from signfade.experiments.link_notes import bit_errors, path_loss_note, switch_notes
 from signfade.experiments.style import save_figure
 from signfade.settings import RunSettings
 from signfade.theory.mse import Family, mse
