@@ -129,7 +129,7 @@ def test_a_deployment_interrupted_and_resumed_is_the_simulation(
         wait_for(lambda: again.poll() is not None, "the end", folder.path)
         out = again.stdout.read()
     assert again.returncode == 0, (tmp_path / "second").read_text()
-    assert out.startswith("three, sbfl, seed 0: accuracy ")
+    assert out.startswith("three, best, seed 0: accuracy ")
     assert tagged(tmp_path) == {}
 
     bounds = {"defence.bound_scales": True}  # which a deployment has by default

@@ -29,7 +29,7 @@ BASE: dict[str, Any] = {
 }
 RADIO = {"cell.perfect": False, "cell.snr_db": 3.0}
 CASES: dict[str, dict[str, Any]] = {
-    "sbfl": {},
+    "sbfl": {"method.aggregator": "sbfl"},
     "high_snr": {"method.aggregator": "high_snr", "method.weights": "share"},
     "coded scalars, by layer": {"method.side_bits": 6, "method.scales": "layer"},
     "coded scalars of the regression": {"data.name": "regression", "data.size": 40, "method.side_bits": 4},
@@ -42,7 +42,10 @@ CASES: dict[str, dict[str, Any]] = {
     "ideal": {"method.aggregator": "ideal"},
     "bounded": RADIO | {"defence.bound_scales": True},
     "reliability": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
+    "trimmed": RADIO | {"method.aggregator": "trimmed_mean", "defence.assumed": 0.2},
     "radio": RADIO,
+    "pilots": RADIO | {"cell.csi": "pilot", "cell.pilots": 2},
+    "over the air": RADIO | {"method.aggregator": "sbfl", "cell.access": "over_the_air"},
     "radio, best": RADIO | {"method.preset": "best"},
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
     "sign downlink": {"server.downlink": "sign", "server.learning_rate": 1e-3},
