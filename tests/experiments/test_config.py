@@ -25,7 +25,9 @@ from signfade.experiments.config import (
     to_toml,
 )
 from signfade.experiments.toml import parse_toml, toml_value
+from signfade.server import AGGREGATORS
 from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings
+from signfade.simulation.attacks import ATTACKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -247,12 +249,16 @@ def test_commented_defaults_show_every_key_and_its_description() -> None:
     text = to_toml(RunSettings(), comments=True)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    words = " ".join(line.removeprefix("# ") for line in lines)
+    words = " ".join(line.removeprefix("# ").strip() for line in lines)
     for key, field in known_keys().items():
         name = key.rsplit(".")[-1]
         assert field.description, key
         choices = r"(; one of [\w, -]+)?"
         assert re.search(rf"{re.escape(field.description)}{choices} {name} = ", words), key
+    for name, rule in AGGREGATORS.items():
+        assert f"{name}: {rule.help}" in words
+    for name, attack in ATTACKS.items():
+        assert f"{name}: {attack.help}" in words
 
 
 # -- what matters to a result --------------------------------------------------------------------------------

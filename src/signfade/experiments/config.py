@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from signfade.experiments.toml import flatten, parse_toml, to_toml
+from signfade.server import AGGREGATORS
 from signfade.settings import PRESETS, RunSettings
 
 __all__ = [
@@ -314,7 +315,8 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
         unused.add("data.folder")
     if flat.get("method.side_bits") in (None, "none"):
         unused |= _REMOVED.keys()
-    if flat.get("method.aggregator") != "signsgd":
+    rule = flat.get("method.aggregator")
+    if rule not in AGGREGATORS.names() or not AGGREGATORS.find(rule).breaks_ties:
         unused.add("method.tie")
     return {key: value for key, value in flat.items() if key not in unused}
 

@@ -17,6 +17,7 @@ from signfade.experiments.config import deciding, plain_defaults
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.summary import summarise, trailing_mean
 from signfade.experiments.toml import flatten
+from signfade.server import AGGREGATORS
 from signfade.settings import method_name
 
 __all__ = [
@@ -126,7 +127,8 @@ class Group:
     @property
     def ideal(self) -> bool:
         """Whether this is the bound that no radio reaches."""
-        return self.runs[0].flat.get("method.aggregator") == "ideal"
+        rule = self.runs[0].flat.get("method.aggregator")
+        return rule in AGGREGATORS.names() and AGGREGATORS.find(rule).sends == "values"
 
     @property
     def seeds(self) -> int:

@@ -240,8 +240,8 @@ def _finite(experiment: Runnable) -> dict[str, Tensor]:
     for name, value in state.items():
         if name.startswith(_MODEL) and not bool(value.isfinite().all()):
             raise RunFailed(
-                f"round {experiment.round}: {name} is not finite, so no checkpoint is written; those of "
-                "earlier rounds are whole"
+                f"round {experiment.round}: the model has diverged, {name} is not finite; no checkpoint is "
+                "written, those of earlier rounds are whole"
             )
     return state
 

@@ -18,9 +18,17 @@ from signfade.experiments.training import train
 
 
 def children(parent: int | str = "self") -> list[int]:
-    """The process numbers of a process's children, from the kernel."""
+    """The process numbers of a process's children, from the kernel; helpers of multiprocessing aside."""
     tasks = Path(f"/proc/{parent}/task")
-    return [int(pid) for task in tasks.glob("*/children") for pid in task.read_text().split()]
+    found = [int(pid) for task in tasks.glob("*/children") for pid in task.read_text().split()]
+    return [pid for pid in found if "multiprocessing" not in _command(pid)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def left_behind(wanted: list[int], seconds: float = 10.0) -> list[int]:

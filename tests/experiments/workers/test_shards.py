@@ -21,7 +21,7 @@ from signfade.cli.entry import run as signfade
 from signfade.experiments.training import Interrupted, train
 from signfade.experiments.workers.shards import Part, ShardedTask, Share, compute, cut, sharded
 from signfade.settings import RunSettings
-from signfade.simulation import Experiment, round
+from signfade.simulation import Experiment, clients
 from signfade.simulation.tasks import make_task
 
 from .pool_helpers import children, inline, no_process_stays, planned, remains
@@ -88,7 +88,7 @@ def test_sharded_is_unsharded_to_the_last_byte(
 ) -> None:
     (tmp_path / "normalised.py").write_text(NORMALISED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(round, "_CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(clients, "_CHUNK_NUMBERS", chunk)
     settings = planned(tmp_path, rounds=3, **keys).settings
     whole = Experiment(settings)
     records = three_rounds(whole)

@@ -40,8 +40,8 @@ def test_every_run_of_the_list_at_every_point_of_the_grid_with_every_seed() -> N
         for snr in (0.0, 10.0)
         for seed in (5, 6)
     ]
-    assert names(sweep)[3] == "aggregator-signsgd-step-0.1-snr_db-10/seed-6"
-    assert sweep.runs[3].title == "aggregator signsgd, step 0.1, snr_db 10, seed 6"
+    assert names(sweep)[3] == "aggregator-signsgd-learning-rate-0.1-snr_db-10/seed-6"
+    assert sweep.runs[3].title == "aggregator signsgd, learning rate 0.1, snr_db 10, seed 6"
     assert len(set(names(sweep))) == 16
 
 
@@ -111,7 +111,7 @@ def test_a_long_name_ends_in_its_checksum() -> None:
         ),
         (
             {"grid": {"server.learning_rate": [0.1, -1.0]}},
-            "step -1: server.learning_rate must be greater than 0; got -1.0",
+            "learning rate -1: server.learning_rate must be greater than 0; got -1.0",
         ),
         (
             {"grid": {"method.preset": ["bets"]}},
