@@ -213,7 +213,7 @@ def _start_again(flower: Loopback, app: Path, run: RunFolder, progress: _Progres
     if pid_file.exists():  # the server lives only as long as its SuperLink, but may take a while to notice
         flower.end(int(pid_file.read_text()))
         pid_file.unlink()
-    flower.restart_link()
+    flower.start_link()
     return flower.submit(app)
 
 
