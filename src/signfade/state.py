@@ -42,8 +42,9 @@ def to_tensors(state: Any) -> dict[str, Tensor]:
 def from_tensors(template: T, tensors: Mapping[str, Tensor]) -> T:
     """Return a state with the structure of `template` and the leaves of `tensors`.
 
-    Lists take the length, empty dicts the entries and empty tensors the shape that were saved; everything
-    else, shapes of other tensors included, must be as in the template.
+    Where the template is empty its size was not known before the first round: lists take the length, dicts
+    without entries the entries, and tensors the lengths of dimensions of length 0 that were saved. Everything
+    else must be as in the template.
 
     Args:
         template: A fresh state of the same run, for its structure and types.
@@ -105,7 +106,8 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
         return dataclasses.replace(template, **named)
     if isinstance(template, dict):
         if not template:  # its keys were not known before the first round
-            saved = {name.removeprefix(f"{path}."): name for name in tensors if name.startswith(f"{path}.")}
+            inside = {name.removeprefix(f"{path}."): name for name in tensors if name.startswith(f"{path}.")}
+            saved = {key: name for key, name in inside.items() if "." not in key}
             used.update(saved.values())
             return {key: tensors[name].clone() for key, name in saved.items()}
         return {key: _rebuilt(_join(path, key), item, tensors, used) for key, item in template.items()}
@@ -116,9 +118,11 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
     if isinstance(template, str):
         return bytes(found.tolist()).decode().rstrip("\0")
     if isinstance(template, bool | int | float):
+        if found.numel() != 1:
+            raise ValueError(f"{path} must be one number; the checkpoint has shape {list(found.shape)}")
         return type(template)(found.item())
     expected = torch.from_numpy(template) if isinstance(template, np.ndarray) else template
-    fits = found.shape == expected.shape or (expected.numel() == 0 and found.dim() == expected.dim())
+    fits = found.dim() == expected.dim() and all(n in (0, m) for n, m in zip(expected.shape, found.shape))
     if not fits or found.dtype != expected.dtype:
         raise ValueError(
             f"{path} must be {expected.dtype} of shape {list(expected.shape)}; "
