@@ -13,7 +13,9 @@ from pathlib import Path
 
 from harness import write
 
-from signfade.experiments.compare import PlannedRun
+from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.workers.run_pool import play
+from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.config import load
 from signfade.experiments.workers.run_pool import play
 

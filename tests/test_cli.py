@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from signfade import __version__
-from signfade.cli.main import run as signfade
+from signfade.cli.entry import run as signfade
 from signfade.data import write_idx
 from signfade.experiments.folder import RunFolder
 
@@ -79,7 +79,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     script = (
-        "import sys; from signfade.cli.main import run; run(['--help']); run(['run', '--help']);"
+        "import sys; from signfade.cli.entry import run; run(['--help']); run(['run', '--help']);"
         "print('loaded', sorted({'torch', 'numpy', 'matplotlib', 'scipy', 'numba'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -178,7 +178,7 @@ def test_a_run_that_fell_says_so_in_its_last_line(
     ends = {"name": "a", "seed": 0, "rounds": 4, "last_accuracy": 0.5, "best_accuracy": 0.9}
     for late, fell in ((0.517, True), (0.88, False)):
         summary = ends | {"late_accuracy": late}
-        monkeypatch.setattr("signfade.experiments.train.train", lambda *told, found=summary, **more: found)
+        monkeypatch.setattr("signfade.experiments.training.train", lambda *told, found=summary, **more: found)
         assert signfade(["run", *sets(*TINY), "--out", str(tmp_path)]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
         assert (
@@ -204,7 +204,9 @@ def test_run_reads_a_file_and_prints_json_alone(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_diverged_run_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = sets("rounds=9", "data.devices=2", "method.aggregator=sbfl", "server.learning_rate=1e38", "name=a")
+    changes = sets(
+        "rounds=9", "data.devices=2", "method.aggregator=sbfl", "server.learning_rate=1e38", "name=a"
+    )
     assert signfade(["run", *changes, "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("signfade: round 2: ")
@@ -264,7 +266,7 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
     [
         (["run", "absent.toml"], "no such config file: absent.toml"),
         (["run", *sets("rounds=0")], "rounds must be greater than or equal to 1; got 0"),
-        (["run", *sets("server.stepp=1")], "the nearest known one is 'server.learning_rate'"),
+        (["run", *sets("server.learning_ratee=1")], "the nearest known one is 'server.learning_rate'"),
         (["run", *sets("rounds")], "--set takes key=value"),
         (["run", *sets("data.devices=1438")], "1437; got 1438"),
         (["run", *sets("server.optimizer=newton")], "server.optimizer must be one of"),
@@ -388,7 +390,8 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
 def test_compare_is_fair_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.toml"
     path.write_text(
-        'name = "c"\nrounds = 3\neval.every = 1\ndata.devices = 4\n[variants.slow]\n"server.learning_rate" = 1e-4\n'
+        'name = "c"\nrounds = 3\neval.every = 1\ndata.devices = 4\n'
+        '[variants.slow]\n"server.learning_rate" = 1e-4\n'
         '[variants.signsgd]\n"server.learning_rate" = 1e-3\nmethod.aggregator = "signsgd"\n'
     )
     (tmp_path / "mine.py").write_text("def rule(received):\n    return received.y.sum(dim=0)\n")
@@ -413,7 +416,8 @@ def test_compare_is_fair_and_complete(tmp_path: Path, capsys: pytest.CaptureFixt
         heard = [RunFolder(folder / name / f"seed-{seed}").read_metrics() for name in ("slow", "signsgd")]
         assert [r["snr_db"] for r in heard[0]] == [r["snr_db"] for r in heard[1]]  # same cell, same fading
     steps = {
-        name: RunFolder(folder / name / "seed-0").config()["server"]["step"] for name in ("slow", "signsgd")
+        name: RunFolder(folder / name / "seed-0").config()["server"]["learning_rate"]
+        for name in ("slow", "signsgd")
     }
     assert steps == {"slow": 1e-4, "signsgd": 1e-3}
     runs = {p: data for p, data in content(folder).items() if "seed-" in p}
@@ -431,7 +435,7 @@ def test_a_method_that_fails_does_not_stop_the_others(
     )
     assert signfade(["compare", str(path), "--methods", "wild,sbfl", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert "wild, seed 0, failed: round 2" in printed.err
+    assert "signfade: note: wild failed: round 2" in printed.err
     assert "sbfl" in (tmp_path / "c-compare" / "table.txt").read_text()
     assert (tmp_path / "c-compare" / "report.html").exists()
     assert signfade(["compare", str(path), "--methods", "wild", "--out", str(tmp_path)]) == 1
@@ -482,7 +486,9 @@ def test_link(
 
 def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     from signfade.experiments.config import load
-    from signfade.experiments.link import study_link
+    from signfade.experiments.link_study import study_link
+    from signfade.theory.errors import mse
+    from signfade.experiments.link_study import study_link
     from signfade.theory.errors import mse
 
     snrs = [-3.0, 4.0, 11.0]
@@ -496,7 +502,7 @@ def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
 def test_link_predicts_the_vote_of_all_devices() -> None:
     """Without fading it is the formula; with it, luck of the rounds looked at hardly shows."""
     from signfade.experiments.config import load
-    from signfade.experiments.link import study_link
+    from signfade.experiments.link_study import study_link
     from signfade.theory.vote import vote_nmse
 
     def errors(*changes: str) -> dict[str, float]:
@@ -512,7 +518,7 @@ def test_link_predicts_the_vote_of_all_devices() -> None:
 
 def test_link_of_more_devices_than_it_looks_at_one_by_one() -> None:
     from signfade.experiments.config import load
-    from signfade.experiments.link import study_link
+    from signfade.experiments.link_study import study_link
 
     few, many = (study_link(load(None, [f"data.devices={n}"])) for n in (500, 501))
     for rule in ("sbfl", "blmmse", "high_snr"):
@@ -521,7 +527,7 @@ def test_link_of_more_devices_than_it_looks_at_one_by_one() -> None:
 
 def test_link_looks_at_the_cell_the_run_will_have(tmp_path: Path) -> None:
     from signfade.experiments.config import load
-    from signfade.experiments.link import study_link
+    from signfade.experiments.link_study import study_link
 
     study = study_link(load(None, ["data.devices=5", "seed=3"]))
     assert study.faded_snr_db is not None

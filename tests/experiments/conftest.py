@@ -40,7 +40,7 @@ form = "corrected"
 rotation = "{rotation}"
 
 [server]
-step = {step}
+learning_rate = {step}
 momentum = 0.0
 optimizer = "momentum"
 schedule = "constant"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signfade.experiments.compare import method_settings
+from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import (
     ConfigError,
     deciding,
@@ -25,7 +25,9 @@ from signfade.experiments.config import (
     to_toml,
 )
 from signfade.experiments.toml import parse_toml, toml_value
+from signfade.server import AGGREGATORS
 from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings
+from signfade.simulation.attacks import ATTACKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -45,9 +47,13 @@ def test_no_file_is_the_defaults() -> None:
 
 def test_file_then_set_then_later_set(tmp_path: Path) -> None:
     path = written(
-        tmp_path, 'seed = 4\nrounds = 9\n[server]\nstep = 0.5\nmomentum = 0.25\n[data]\nname = "gaussian"\n'
+        tmp_path,
+        'seed = 4\nrounds = 9\n[server]\nlearning_rate = 0.5\nmomentum = 0.25\n[data]\nname = "gaussian"\n',
     )
-    got = load(path, ["server.learning_rate=2", "rounds=3", "rounds=5", "method.aggregator=signsgd", "cell.snr_db=-3"])
+    got = load(
+        path,
+        ["server.learning_rate=2", "rounds=3", "rounds=5", "method.aggregator=signsgd", "cell.snr_db=-3"],
+    )
     assert (got.seed, got.rounds, got.server.learning_rate, got.server.momentum) == (4, 5, 2.0, 0.25)
     assert (got.data.name, got.method.aggregator, got.cell.snr_db) == ("gaussian", "signsgd", -3.0)
 
@@ -101,19 +107,25 @@ def test_preset_wins_over_earlier_layers_but_not_over_its_own(tmp_path: Path) ->
 
 
 def test_overlay_changes_nothing_it_was_given() -> None:
-    tree = {"server": {"step": 1.0}, "method": {"aggregator": "sbfl"}}
-    layer = {"server": {"step": 2.0}, "method.preset": "best"}
+    tree = {"server": {"learning_rate": 1.0}, "method": {"aggregator": "sbfl"}}
+    layer = {"server": {"learning_rate": 2.0}, "method.preset": "best"}
     overlay(tree, layer)
-    assert tree == {"server": {"step": 1.0}, "method": {"aggregator": "sbfl"}}
-    assert layer == {"server": {"step": 2.0}, "method.preset": "best"}
+    assert tree == {"server": {"learning_rate": 1.0}, "method": {"aggregator": "sbfl"}}
+    assert layer == {"server": {"learning_rate": 2.0}, "method.preset": "best"}
 
 
 def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
-    quoted = load(written(tmp_path, '[variants.a]\n"server.learning_rate" = 0.5\n"method.aggregator" = "bfl"\n'))
-    nested = load(
-        written(tmp_path, '[variants.a]\nserver.step = 0.5\n[variants.a.method]\naggregator = "bfl"\n')
+    quoted = load(
+        written(tmp_path, '[variants.a]\n"server.learning_rate" = 0.5\n"method.aggregator" = "bfl"\n')
     )
-    assert quoted.variants == nested.variants == {"a": {"server.learning_rate": 0.5, "method.aggregator": "bfl"}}
+    nested = load(
+        written(
+            tmp_path, '[variants.a]\nserver.learning_rate = 0.5\n[variants.a.method]\naggregator = "bfl"\n'
+        )
+    )
+    assert (
+        quoted.variants == nested.variants == {"a": {"server.learning_rate": 0.5, "method.aggregator": "bfl"}}
+    )
 
 
 # -- what is refused -----------------------------------------------------------------------------------------
@@ -122,10 +134,16 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("server.stpe = 1", "unknown key 'server.stpe'; the nearest known one is 'server.learning_rate'"),
+        (
+            "server.learning_rat = 1",
+            "unknown key 'server.learning_rat'; the nearest known one is 'server.learning_rate'",
+        ),
         ("aggregator = 'sbfl'", "unknown key 'aggregator'; the nearest known one is 'method.aggregator'"),
         ("sede = 1", "unknown key 'sede'; the nearest known one is 'seed'"),
-        ("[sever]\nstep = 1", "unknown key 'sever.step'; the nearest known one is 'server.learning_rate'"),
+        (
+            "[sever]\nlearning_rate = 1",
+            "unknown key 'sever.learning_rate'; the nearest known one is 'server.learning_rate'",
+        ),
         ("[data.name]\nx = 1", "unknown key 'data.name.x'"),
         ("rounds = 0", "rounds must be greater than or equal to 1; got 0"),
         ("rounds = true", "rounds must be an integer; got True"),
@@ -143,12 +161,16 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("data.name = 'cifar'", "data.name must be 'digits', 'mnist'"),
         ("data.name = 'idx'", "data.folder must name the folder"),
         ("method.preset = 'x'", "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'x'"),
-        ("method.aggregator = 'vote'", "method.aggregator must be ideal, signsgd, sbfl"),
+        ("method.aggregator = 'vote'", "method.aggregator must be one of blmmse, signsgd"),
         (
             "method.scale_low = 2.0",
             "method.scale_low is no setting any more: the range of the scalars",
         ),
         ("method.mean_limit = 1.0", "method.mean_limit is no setting any more: the range of the scalars"),
+        ("server.step = 1.0", "server.step is now server.learning_rate"),
+        ("[presence]\ndropout = 0.1", "presence.dropout is now availability.dropout"),
+        ("[presence]\nbackoff_db = 3.0", "presence.backoff_db is now availability.backoff_db"),
+        ("variants.a.server.step = 1.0", "variants.a: server.step is now server.learning_rate"),
         ("variants = 1", "variants must be tables"),
         ("variants.a = 1", "variants must be tables"),
         ("variants.a.stpe = 1", "variants.a: unknown key 'stpe'; the nearest known one is"),
@@ -208,7 +230,9 @@ def test_every_character_reads_back_equal() -> None:
 
 
 def test_variants_read_back_equal() -> None:
-    before = resolve({"variants": {"a b": {"server.learning_rate": 0.5, "cell": {"snr_db": [1] * 20}}, "empty": {}}})
+    before = resolve(
+        {"variants": {"a b": {"server.learning_rate": 0.5, "cell": {"snr_db": [1] * 20}}, "empty": {}}}
+    )
     assert resolve(tomllib.loads(to_toml(before))) == before
 
 
@@ -225,12 +249,16 @@ def test_commented_defaults_show_every_key_and_its_description() -> None:
     text = to_toml(RunSettings(), comments=True)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    words = " ".join(line.removeprefix("# ") for line in lines)
+    words = " ".join(line.removeprefix("# ").strip() for line in lines)
     for key, field in known_keys().items():
         name = key.rsplit(".")[-1]
         assert field.description, key
         choices = r"(; one of [\w, -]+)?"
         assert re.search(rf"{re.escape(field.description)}{choices} {name} = ", words), key
+    for name, rule in AGGREGATORS.items():
+        assert f"{name}: {rule.help}" in words
+    for name, attack in ATTACKS.items():
+        assert f"{name}: {attack.help}" in words
 
 
 # -- what matters to a result --------------------------------------------------------------------------------
@@ -253,7 +281,14 @@ def test_ranges_of_older_versions_matter_only_where_something_was_quantised() ->
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=5", "rounds=9", "server.learning_rate=0.5", "cell.snr_db=1", "method.form=published", "eval.every=3"],
+    [
+        "seed=5",
+        "rounds=9",
+        "server.learning_rate=0.5",
+        "cell.snr_db=1",
+        "method.form=published",
+        "eval.every=3",
+    ],
 )
 def test_everything_else_does(override: str) -> None:
     assert list(differences(load(None), load(None, [override]))) == [override.split("=")[0]]
@@ -268,7 +303,7 @@ RUNS = [path for path in sorted(EXAMPLES.glob("*.toml")) if path.name != "sweep.
 
 
 def test_a_sweep_is_no_run() -> None:
-    with pytest.raises(ConfigError, match="describes many runs; play it with: signfade sweep"):
+    with pytest.raises(ConfigError, match="describes many runs; use: signfade sweep"):
         load(EXAMPLES / "sweep.toml")
 
 

@@ -16,7 +16,7 @@ from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.group import load_run
 from signfade.experiments.metrics import metric_line, scan_metrics
 from signfade.experiments.summary import decode_summary
-from signfade.experiments.train import Interrupted, train
+from signfade.experiments.training import Interrupted, train
 
 ROUNDS = 7
 SETTINGS = load(

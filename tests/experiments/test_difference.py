@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from signfade.experiments.difference import ENOUGH, difference
+from signfade.experiments.findings import ENOUGH, difference
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 20])

@@ -12,7 +12,7 @@ import pytest
 from signfade.experiments.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
 from signfade.experiments.folder import FolderError
 from signfade.experiments.group import group_runs, load_run
-from signfade.experiments.panels import PANELS, group_styles, panels
+from signfade.experiments.panels import PANELS, draw_panels, group_styles
 from signfade.experiments.style import inline_svg, line_style, named_styles, swatch_svg
 
 
@@ -32,7 +32,7 @@ def test_curves_show_the_mean_and_a_band_of_one_deviation(runs: list[Path]) -> N
 
 def test_the_error_stands_beside_its_prediction_and_the_ideal_has_none(runs: list[Path]) -> None:
     groups = group_runs([load_run(path) for path in runs])
-    (ax,) = panels(groups)["error"].axes
+    (ax,) = draw_panels(groups)["error"].axes
     labels = [line.get_label() for line in ax.get_lines()]
     assert "ideal" not in labels
     dashed = [line for line in ax.get_lines() if line.get_label() == "_predicted" and len(line.get_xdata())]
@@ -45,22 +45,22 @@ def test_the_error_stands_beside_its_prediction_and_the_ideal_has_none(runs: lis
 
 def test_uplink_bits_are_per_device_and_logarithmic_when_the_ideal_joins(runs: list[Path]) -> None:
     groups = group_runs([load_run(path) for path in runs])
-    (ax,) = panels(groups)["accuracy_bits"].axes
+    (ax,) = draw_panels(groups)["accuracy_bits"].axes
     assert ax.get_xscale() == "log"
     line = next(line for line in ax.get_lines() if line.get_label() == "sbfl")
     assert np.asarray(line.get_xdata())[-1] == pytest.approx(200 * (4810 + 64) / 1e6)
-    (ax,) = panels(groups[:2])["accuracy_bits"].axes
+    (ax,) = draw_panels(groups[:2])["accuracy_bits"].axes
     assert ax.get_xscale() == "linear"
 
 
 def test_regression_shows_excess_loss(tmp_path: Path, make_run: Any) -> None:
     groups = group_runs([load_run(make_run(tmp_path, "sbfl", 1, regression=True))])
-    assert {"excess", "excess_bits", "loss", "error", "cosine"} == panels(groups).keys()
+    assert {"excess", "excess_bits", "loss", "error", "cosine"} == draw_panels(groups).keys()
 
 
 def test_long_runs_are_thinned_but_end_where_they_end(tmp_path: Path, make_run: Any) -> None:
     groups = group_runs([load_run(make_run(tmp_path, "sbfl", 1, rounds=700))])
-    (ax,) = panels(groups)["loss"].axes
+    (ax,) = draw_panels(groups)["loss"].axes
     line = ax.get_lines()[0]
     assert len(np.asarray(line.get_xdata())) <= 300
     assert np.asarray(line.get_xdata())[-1] == 700
@@ -68,7 +68,7 @@ def test_long_runs_are_thinned_but_end_where_they_end(tmp_path: Path, make_run: 
 
 def test_runs_shorter_than_the_window_are_not_smoothed_away(tmp_path: Path, make_run: Any) -> None:
     groups = group_runs([load_run(make_run(tmp_path, "sbfl", 1, rounds=3))])
-    (ax,) = panels(groups)["loss"].axes
+    (ax,) = draw_panels(groups)["loss"].axes
     assert len(np.asarray(ax.get_lines()[0].get_xdata())) == 3
 
 
@@ -94,7 +94,8 @@ def test_a_method_has_one_line_whatever_stands_beside_it(tmp_path: Path, make_ru
         assert all(style == own[name] for name, style in zip(names, styles) if name in own)
     groups = group_runs([load_run(make_run(tmp_path, label, 1)) for label in ("best", "signsgd")])
     assert group_styles(groups) == [own["best"], own["signsgd"]]
-    drawn = {line.get_label(): line.get_color() for line in panels(groups)["accuracy"].axes[0].get_lines()}
+    lines = draw_panels(groups)["accuracy"].axes[0].get_lines()
+    drawn = {line.get_label(): line.get_color() for line in lines}
     assert drawn["best"] == own["best"].color
     lines = mse_curves([0, 1], {"blmmse": [0.5, 0.4], "sbfl": [0.4, 0.3]}).axes[0].get_lines()
     assert lines[1].get_color() == own["sbfl"].color
@@ -179,7 +180,7 @@ def test_matplotlib_is_left_as_it_was() -> None:
 
 def test_inline_svg_is_well_formed_and_takes_its_colours_from_the_page(runs: list[Path]) -> None:
     groups = group_runs([load_run(path) for path in runs])
-    drawn = [inline_svg(figure, name, "about") for name, figure in panels(groups).items()]
+    drawn = [inline_svg(figure, name, "about") for name, figure in draw_panels(groups).items()]
     ids: list[str] = []
     for svg in drawn:
         ElementTree.fromstring(svg.replace("xlink:href", "href"))
@@ -202,5 +203,5 @@ def test_numbers_that_people_read_keep_their_digits_in_a_page() -> None:
 
 def test_rounds_are_whole_even_if_there_is_one(tmp_path: Path, make_run: Any) -> None:
     groups = group_runs([load_run(make_run(tmp_path, "sbfl", 1, rounds=2))])
-    (ax,) = panels(groups)["accuracy"].axes
+    (ax,) = draw_panels(groups)["accuracy"].axes
     assert all(float(tick).is_integer() for tick in ax.get_xticks())

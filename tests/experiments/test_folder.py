@@ -19,7 +19,7 @@ from signfade.experiments.checkpoint import CheckpointError, decode_checkpoint, 
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import METRIC_KEYS, scan_metrics
 
-CONFIG = 'name = "tiny"\nseed = 1\nrounds = 4\nout = "runs"\n[server]\nstep = 0.01\n'
+CONFIG = 'name = "tiny"\nseed = 1\nrounds = 4\nout = "runs"\n[server]\nlearning_rate = 0.01\n'
 STATE = {
     "weights": torch.arange(6, dtype=torch.float32).reshape(2, 3),
     "count": torch.tensor(7),
@@ -39,7 +39,7 @@ def record(round: int, **values: Any) -> dict[str, Any]:
 def test_create_writes_the_config_once_and_opens_again(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a" / "b").create(CONFIG)
     assert folder.config_text() == CONFIG
-    assert folder.open().config()["server"] == {"step": 0.01}
+    assert folder.open().config()["server"] == {"learning_rate": 0.01}
     folder.append_metrics(record(1))
     again = RunFolder(folder.path).create(CONFIG)
     assert [r["round"] for r in again.read_metrics()] == [1]
@@ -49,7 +49,8 @@ def test_create_writes_the_config_once_and_opens_again(tmp_path: Path) -> None:
 def test_spelling_and_keys_without_effect_do_not_make_another_config(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run").create(CONFIG)
     other = (
-        'seed=1 # same\nname = "tiny"\nrounds = 4\nout = "elsewhere"\nthreads = 2\nserver = { step = 1e-2 }\n'
+        'seed=1 # same\nname = "tiny"\nrounds = 4\nout = "elsewhere"\nthreads = 2\n'
+        "server = { learning_rate = 1e-2 }\n"
     )
     RunFolder(folder.path).create(other)
     assert folder.config_text() == CONFIG
@@ -59,7 +60,7 @@ def test_another_config_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run").create(CONFIG)
     folder.append_metrics(record(1))
     before = {p.name: p.read_bytes() for p in folder.path.iterdir() if p.is_file()}
-    with pytest.raises(FolderError, match=r"server\.step: 0\.01 there, 0\.1 here") as caught:
+    with pytest.raises(FolderError, match=r"server\.learning_rate: 0\.01 there, 0\.1 here") as caught:
         RunFolder(folder.path).create(CONFIG.replace("0.01", "0.1"))
     assert str(folder.path) in str(caught.value)
     assert "\n" not in str(caught.value)

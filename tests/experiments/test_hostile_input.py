@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from signfade._text import has_controls, printable
-from signfade.cli.main import run as signfade
-from signfade.experiments.workers.shard_pool import sharded
+from signfade.cli.entry import run as signfade
 from signfade.experiments.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
 from signfade.experiments.config import ConfigError, load, parse_override, read
 from signfade.experiments.files import remove_leftovers, write_atomically
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.train import folder_name, train
+from signfade.experiments.planned_runs import folder_name
+from signfade.experiments.training import train
+from signfade.experiments.workers.shards import sharded
 
 CONFIG = 'name = "tiny"\nseed = 1\nrounds = 4\n'
 TINY = ["rounds=1", "data.name=gaussian", "data.size=16", "data.devices=2"]

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from signfade.experiments.config import load
+from signfade.experiments.files import Held, acquire, check_free, release
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.lock import Held, acquire, check_free, release
-from signfade.experiments.train import train
+from signfade.experiments.training import train
 from signfade.settings import RunSettings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no advisory locks there")
@@ -56,7 +56,7 @@ def without_seconds(folder: Path) -> list[dict[str, Any]]:
 def test_of_two_runs_at_once_one_plays_and_the_other_says_why_not(tmp_path: Path) -> None:
     """Different runs in the even folders, equal ones in the odd."""
     fresh = multiprocessing.get_context("forkserver")
-    fresh.set_forkserver_preload(["signfade.experiments.train", "sklearn.datasets"])
+    fresh.set_forkserver_preload(["signfade.experiments.training", "sklearn.datasets"])
     barrier, ends = fresh.Barrier(2), [fresh.Pipe(duplex=False) for _ in range(2)]
     seeds = [[0] * RACES, [(number + 1) % 2 for number in range(RACES)]]
     racers = [fresh.Process(target=race, args=(tmp_path, seeds[i], barrier, ends[i][1])) for i in range(2)]

@@ -169,8 +169,9 @@ def test_a_series_is_mean_and_sample_deviation_where_all_seeds_have_a_value() ->
 
 
 def test_other_settings_are_another_group_and_say_so() -> None:
-    groups = group_runs([run(step=0.1), run(step=0.01), run("vote", step=0.1)])
-    assert [group.label for group in groups] == ["sbfl (step 0.1)", "sbfl (step 0.01)", "vote"]
+    groups = group_runs([run(learning_rate=0.1), run(learning_rate=0.01), run("vote", learning_rate=0.1)])
+    labels = ["sbfl (learning rate 0.1)", "sbfl (learning rate 0.01)", "vote"]
+    assert [group.label for group in groups] == labels
     assert settings_that_differ(groups) == {"server.learning_rate": [0.1, 0.01, 0.1]}
 
 

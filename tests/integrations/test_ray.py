@@ -1,4 +1,4 @@
-"""Runs and shards on a Ray cluster of this machine are the runs of this process.
+"""Runs on a Ray cluster of this machine are the runs of this process.
 
 Ray is started once for all of it: a cluster is half a dozen processes, and a worker loads torch.
 """
@@ -15,17 +15,24 @@ from typing import Any
 
 import pytest
 
-from signfade.cli.main import run as signfade
-from signfade.integrations import choose
-from signfade.experiments.workers.events import Event
-from signfade.experiments.compare import compare
-from signfade.experiments.train import Interrupted, PlannedRun, train
+from signfade.cli.entry import run as signfade
+from signfade.experiments.comparisons import compare
+from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.training import Interrupted
+from signfade.experiments.workers.job_queue import Event
+from signfade.experiments.workers.run_pool import choose_engine
 
-from .playing import children, inline, left_behind, planned, remains
-from .test_shards import NORMALISED
+from ..experiments.workers.pool_helpers import (  # noqa: F401 - fixtures
+    children,
+    inline,
+    left_behind,
+    one_at_a_time,
+    planned,
+    remains,
+)
 
 pytestmark = [
-    pytest.mark.usefixtures("alone"),  # not beside a deployment
+    pytest.mark.usefixtures("one_at_a_time"),  # not beside a deployment
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray's own open files
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -51,17 +58,9 @@ def workers(name: str) -> list[int]:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999", "nonsense"])
 def test_no_cluster_at_the_address(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [
-        "run",
-        "--shards",
-        "1",
-        "--engine",
-        "ray",
-        "--address",
-        address,
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    (tmp_path / "sweep.toml").write_text("rounds = 1")
+    command = ["sweep", str(tmp_path / "sweep.toml"), "--engine", "ray", "--address", address]
+    command += ["--out", str(tmp_path / "out")]
     assert signfade(command) == 2
     assert f"signfade: no Ray cluster at {address}: " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -96,32 +95,32 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
     grid = {"server.learning_rate" = [1e-3, 1e-2], "method.aggregator" = ["sbfl", "signsgd"]}
     """
     (tmp_path / "sweep.toml").write_text(text)
-    play, told, killed = ray.play, [], []
+    run_all, events, killed = ray_runs.run_all, [], []
 
     def watched(runs: list[PlannedRun], jobs: int | None, **options: Any) -> Any:
         on_event = options.pop("on_event")
 
         def heard(event: Event) -> None:
-            told.append(event)
+            events.append(event)
             on_event(event)
             if event.kind == "round" and event.round >= 10 and not killed:
                 # Between two runs a worker has another name; then a later event finds one.
-                killed.extend(workers("ray::_play")[:1])
+                killed.extend(workers("ray::_run")[:1])
                 for worker in killed:
                     os.kill(worker, signal.SIGKILL)
 
-        return play(runs, jobs, on_event=heard, **options)
+        return run_all(runs, jobs, on_event=heard, **options)
 
-    monkeypatch.setattr(ray, "play", watched)
-    monkeypatch.setattr(ray, "_LOOK", 0.05)
+    monkeypatch.setattr(ray_runs, "run_all", watched)
+    monkeypatch.setattr(ray_runs, "_POLL", 0.05)
     monkeypatch.chdir(tmp_path)
     assert signfade(["sweep", "sweep.toml", "--engine", "ray", "--jobs", "2"]) == 0
     assert "8 runs: 8 finished" in capsys.readouterr().err
     assert len(killed) == 1
-    assert [event.text.partition(";")[0] for event in told if event.kind == "retried"] == [
+    assert [event.text.partition(";")[0] for event in events if event.kind == "retried"] == [
         "its worker died (WorkerCrashedError)"
     ]
-    runs = {event.index: event.run for event in told}
+    runs = {event.index: event.run for event in events}
     assert len(runs) == 8
     others = [PlannedRun(run.settings, tmp_path / "here" / str(index)) for index, run in runs.items()]
     compare(others)
@@ -135,15 +134,18 @@ def test_failures_are_told_and_an_interrupt_saves(
 ) -> None:
     from signfade.integrations.ray import runs as ray_runs
 
-    monkeypatch.setattr(ray, "_LOOK", 0.05)
+    monkeypatch.setattr(ray_runs, "_POLL", 0.05)
     runs = [
         planned(
-            tmp_path / "diverges", data__name="regression", server__step=1e15, method__aggregator="ideal"
+            tmp_path / "diverges",
+            data__name="regression",
+            server__learning_rate=1e15,
+            method__aggregator="ideal",
         ),
         planned(tmp_path / "refused", model__name="nowhere:model"),
         planned(tmp_path / "good"),
     ]
-    outcome = ray.play(runs, 2)
+    outcome = ray_runs.run_all(runs, 2)
     assert outcome.finished == (tmp_path / "good",)
     assert "diverged" in outcome.failed[tmp_path / "diverges"]
     assert outcome.refused == {tmp_path / "refused"}
@@ -155,7 +157,7 @@ def test_failures_are_told_and_an_interrupt_saves(
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match="0 of 1 runs finished"):
-        ray.play([long], on_event=heard)
+        ray_runs.run_all([long], on_event=heard)
     assert "interrupted after round" in (tmp_path / "long" / "log").read_text().splitlines()[-1]
 
 
@@ -165,41 +167,13 @@ def test_a_worker_that_is_not_like_us_is_refused(
     from signfade.integrations.ray import runs as ray_runs
 
     run = planned(tmp_path / "run")
-    assert "signfade" in ray._play(run, None, tmp_path, ".", "0.0.0")[1]
-    kind, text, _ = ray._play(run, None, tmp_path / "absent" / "beacon", ".", ray.__version__)
+    assert "signfade" in ray_runs._run(run, None, tmp_path, ".", "0.0.0")[1]
+    kind, text, _ = ray_runs._run(run, None, tmp_path / "absent" / "marker", ".", ray_runs.__version__)
     assert kind == "refused"
     assert f"does not see {tmp_path / 'absent'}; --out must be where all machines see it" in text
-
-
-def test_a_sharded_run_is_the_unsharded_one(
-    cluster: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model with buffers over two actors, one of which is killed on the way."""
-    (tmp_path / "normalised.py").write_text(NORMALISED)
-    monkeypatch.chdir(tmp_path)
-    model = f"{tmp_path / 'normalised.py'}:model"
-    run = planned(tmp_path / "run", model__name=model)
-    killed: list[int] = []
-
-    def heard(record: dict[str, Any]) -> None:
-        if record["round"] == 2:
-            killed.extend(workers("ray::_Hand")[:1])
-            os.kill(killed[0], signal.SIGKILL)
-
-    with pytest.raises(ValueError, match="has a Ray cluster already"), choose.choose_crew("ray", 2, "a:1"):
-        pass
-    with (
-        pytest.raises(ValueError, match="at most the cluster's 2 cores; got 3"),
-        choose.choose_crew("ray", 3),
-    ):
-        pass
-    with choose.choose_crew("ray", 2) as make:
-        train(run.settings, run.folder, on_round=heard, make_task=make)
-    assert len(killed) == 1
-    assert remains(run.folder) == inline(run, tmp_path / "inline")
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ValueError, match=r"the engine ray needs Ray; install signfade\[ray\]"):
-        choose.choose_engine("ray")([planned(tmp_path / "run")], 1)
+        choose_engine("ray")([planned(tmp_path / "run")], 1)

@@ -17,7 +17,7 @@ import numba
 import pytest
 
 import signfade
-from signfade.cli.main import run
+from signfade.cli.entry import run
 
 PACKAGE = Path(signfade.__file__).parent
 KERNEL = """

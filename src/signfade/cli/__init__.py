@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit."""
     try:  # an interrupt may come while we are still being loaded
-        from signfade.cli.main import run
+        from signfade.cli.entry import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:

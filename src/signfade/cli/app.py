@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,7 @@ import typer.core
 from signfade.cli.data import data_app
 from signfade.cli.deploy import deploy
 from signfade.cli.options import (
-    Address,
     ConfigFile,
-    EngineName,
     Jobs,
     Out,
     Overrides,
@@ -26,10 +23,9 @@ from signfade.cli.options import (
     stdout_console,
 )
 from signfade.cli.reproduce import reproduce
-from signfade.cli.sweep import sweep
+from signfade.cli.sweep_command import sweep
 
 if TYPE_CHECKING:
-    from signfade.experiments.compare import CompareResult, PlannedRun
     from signfade.settings import RunSettings
 
 __all__ = ["app"]
@@ -78,29 +74,31 @@ def run(
     ] = False,
     shards: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Compute the devices on N workers; never changes a result."),
+        typer.Option(
+            metavar="N", min=1, help="Compute the devices on N worker processes; never changes a result."
+        ),
     ] = None,
-    engine: EngineName = "process",
-    address: Address = None,
 ) -> None:
     """Train one model over one cell.
 
     Everything about the run is kept in the folder OUT/NAME.
     """
     settings = read_settings(config, overrides, out)
-    from signfade.cli.watch import Watch
-    from signfade.experiments.train import run_folder, train
+    from signfade.cli.progress import Progress
+    from signfade.experiments.planned_runs import run_folder
+    from signfade.experiments.training import train
+    from signfade.experiments.workers.shards import sharded
 
     folder = run_folder(settings)
     prepare_training(settings)
-    with _crew(shards, engine, address) as make_task, Watch() as watch:
-        watch.start(settings.method_label, settings.rounds)
+    workers = nullcontext() if shards is None else sharded(shards)
+    with workers as make_task, Progress([settings.method_label], [settings.rounds]) as progress:
         summary = train(
             settings,
             folder,
             resume=resume,
-            on_round=watch.round,
-            on_note=watch.note,
+            on_round=progress.round,
+            on_note=progress.note,
             make_task=make_task,
         )
     if as_json:
@@ -112,17 +110,6 @@ def run(
     typer.echo(f"{summary_text(summary)}\n{folder}")
     if (fall := fall_text(summary)) is not None:
         typer.echo(f"{fall}; try a smaller server.learning_rate")
-
-
-def _crew(shards: int | None, engine: str, address: str | None) -> AbstractContextManager[Any]:
-    """Whoever computes the devices' gradients; None is this process."""
-    if shards is None:
-        if engine != "process" or address is not None:
-            raise ValueError("--engine and --address are for --shards; say how many there are")
-        return nullcontext()
-    from signfade.experiments.workers.engines import choose_crew
-
-    return choose_crew(engine, shards, address)
 
 
 @app.command()
@@ -154,7 +141,8 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     """Compare four methods on digits, in under two minutes.
 
     The vote (signsgd), the paper's rule (sbfl), the recommended preset (best) and full precision without a
-    radio (ideal), over one cell, each with the step and momentum that suit it best. Nothing is downloaded.
+    radio (ideal), over one cell, each with the learning rate and momentum that suit it best. Nothing is
+    downloaded.
     """
     from importlib.resources import as_file, files
 
@@ -164,9 +152,10 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
 
 
 def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
-    from signfade.experiments.compare import plan, write_comparison
+    from signfade.cli.progress import Progress
+    from signfade.experiments.comparisons import compare, plan, write_comparison
+    from signfade.experiments.planned_runs import folder_name
     from signfade.experiments.table import comparison_table
-    from signfade.experiments.train import folder_name
 
     folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
@@ -174,7 +163,8 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, j
     titles = [
         run.settings.method_label + (f", seed {run.settings.seed}" if seeds > 1 else "") for run in runs
     ]
-    result = (_one_by_one if jobs == 1 else partial(_at_once, jobs=jobs))(runs, titles)
+    with Progress(titles, [run.settings.rounds for run in runs]) as progress:
+        result = compare(runs, jobs, on_event=progress.event)
     files = write_comparison(result, folder, settings.name)
     console = stdout_console()
     console.print(comparison_table(result.groups, settings.name, console.width))
@@ -184,43 +174,15 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, j
         raise typer.Exit(1)
 
 
-def _one_by_one(runs: list[PlannedRun], titles: list[str]) -> CompareResult:
-    """Play the runs of a comparison here."""
-    from signfade.cli.watch import Watch
-    from signfade.experiments.compare import compare as play
-
-    names = dict(zip((run.folder for run in runs), titles))
-    with Watch() as watch:
-        return play(
-            runs,
-            on_start=lambda run: watch.start(names[run.folder], run.settings.rounds),
-            on_round=watch.round,
-            on_note=watch.note,
-        )
-
-
-def _at_once(runs: list[PlannedRun], titles: list[str], jobs: int) -> CompareResult:
-    """Play them in processes of their own, `jobs` at a time."""
-    from signfade.cli.board import Board
-    from signfade.experiments.compare import result_of
-    from signfade.experiments.workers.run_pool import play
-
-    with Board(titles, [run.settings.rounds for run in runs]) as board:
-        outcome = play(runs, jobs, on_event=board.event)
-    for folder in outcome.refused:  # as one after another: what cannot be used is bad input
-        raise ValueError(outcome.failed[folder])
-    return result_of(runs, outcome.failed)
-
-
 @app.command()
 def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None) -> None:
-    """Look at the cell of a run, without training.
+    """Study the cell of a run, without training.
 
-    How well devices are heard, and the error predicted for every rule. Pictures go to OUT/NAME-link.
+    The SNRs of the devices, and the error predicted for every rule. Pictures go to OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
-    from signfade.experiments.link import link_text, plot_link, study_link
-    from signfade.experiments.train import folder_name
+    from signfade.experiments.link_study import link_text, plot_link, study_link
+    from signfade.experiments.planned_runs import folder_name
 
     study = study_link(settings)
     files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
@@ -256,7 +218,7 @@ def theory(
         raise ValueError(f"--plot must end in .png, .svg or .pdf; got {str(plot)!r}")
     import numpy as np
 
-    from signfade.experiments.link import ERRORS_ARE, plot_errors, theory_errors
+    from signfade.experiments.link_study import ERRORS_ARE, plot_errors, theory_errors
     from signfade.experiments.style import save_figure
 
     options: dict[str, Any] = {"family": family, "fading": fading}
@@ -290,7 +252,7 @@ def report(
 
     The runs may be unfinished. The page needs no network and no other file.
     """
-    from signfade.experiments.report import write_report
+    from signfade.experiments.html_report import write_report
 
     place = folders[0] if len(folders) == 1 else Path()
     typer.echo(str(write_report(folders, output or place / "report.html")))

@@ -36,7 +36,7 @@ def data_fetch(
     ] = None,
 ) -> None:
     """Download a data set once; its files are checked by SHA-256."""
-    from signfade.cli.watch import Downloads
+    from signfade.cli.progress import Downloads
     from signfade.data import fetch
 
     with Downloads() as downloads:

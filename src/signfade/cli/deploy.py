@@ -65,12 +65,11 @@ def deploy(
         raise ValueError(
             f"deploy needs Flower, which is not here ({error}); install signfade[flower]"
         ) from error
-    from signfade.cli.watch import Watch
+    from signfade.cli.progress import Progress
 
     folder = deploy_folder(settings)
     prepare_training(settings)
-    with Watch() as watch:
-        watch.start(settings.method_label, settings.rounds)
+    with Progress([settings.method_label], [settings.rounds]) as progress:
         summary = run_deployment(
             settings,
             folder,
@@ -80,8 +79,8 @@ def deploy(
             quorum=quorum,
             deadline=deadline,
             resume=resume,
-            on_round=watch.round,
-            on_note=watch.note,
+            on_round=progress.round,
+            on_note=progress.note,
         )
     if as_json:
         typer.echo(json.dumps(summary, indent=2))

@@ -69,7 +69,7 @@ def read_settings(config: Path | None, overrides: list[str] | None, out: str | N
 
 
 def prepare_training(settings: RunSettings) -> None:
-    """Do once a process what a run should not wait for in silence: fetch its data, tune the allocator."""
+    """Prepare this process for a run: fetch its data, tune the allocator."""
     from signfade.simulation.allocator import tune_allocator
 
     tune_allocator()
@@ -77,9 +77,9 @@ def prepare_training(settings: RunSettings) -> None:
 
 
 def fetch_data(settings: RunSettings) -> None:
-    """Fetch the data of a run if it is not on this machine, and show how it comes."""
+    """Fetch the data of a run if it is not on this machine, and show the progress."""
     if settings.data.name == "mnist" and settings.data.folder is None:
-        from signfade.cli.watch import Downloads
+        from signfade.cli.progress import Downloads
         from signfade.data import available, fetch
 
         if next(entry for entry in available() if entry.name == "mnist").where is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +10,11 @@ import typer
 from signfade.cli.options import prepare_training, stdout_console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from signfade.experiments.planned_runs import PlannedRun
     from signfade.experiments.studies.runner import Runner
     from signfade.experiments.studies.study import Part
-    from signfade.experiments.train import PlannedRun
 
 __all__ = ["reproduce"]
-
-_PAUSE = 30.0  # seconds between two lines in a log
 
 
 def reproduce(
@@ -62,9 +57,10 @@ def reproduce(
     Studies share their runs, and a finished run is never repeated: stop whenever you like, and give the same
     command again to continue. Each study writes a page; that of the paper is OUT/results.md.
     """
+    from signfade.cli.progress import Progress, print_note
     from signfade.experiments.config import resolve
     from signfade.experiments.studies import catalogue, study
-    from signfade.experiments.studies.runner import Runner
+    from signfade.experiments.studies.runner import Runner, estimate_seconds
     from signfade.experiments.workers import run_pool
     from signfade.kernels.threads import available_threads
 
@@ -86,15 +82,17 @@ def reproduce(
     if not render:
         if any("data" in part.depends for part in parts):  # measured here, not in a run
             prepare_training(resolve({"data.name": scale.data}))
-        with Progress() as progress:
 
-            def execute(runs: list[PlannedRun]) -> dict[Path, str]:
-                for run in {run.settings.data.name: run for run in runs}.values():
-                    prepare_training(run.settings)
-                progress.begin(runs, runner, workers)
-                return run_pool.play(runs, workers, on_event=progress.event).failed
+        def execute(runs: list[PlannedRun]) -> dict[Path, str]:
+            for run in {run.settings.data.name: run for run in runs}.values():
+                prepare_training(run.settings)
+            names = [run.folder.name for run in runs]
+            rounds = [run.settings.rounds for run in runs]
+            seconds = [max(estimate_seconds([run.settings], runner.records), 1e-3) for run in runs]
+            with Progress(names, rounds, work=seconds) as progress:
+                return run_pool.run_all(runs, workers, on_event=progress.event).failed
 
-            failed = runner.run(parts, execute, progress.note)
+        failed = runner.run(parts, execute, print_note)
     written = runner.write(catalogue.STUDIES, parts)
     for path in [*written, *(runner.write_docs(catalogue.STUDIES) if docs else [])]:
         typer.echo(str(path))
@@ -106,7 +104,7 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
     from rich import box
     from rich.table import Table
 
-    from signfade.cli.watch import duration
+    from signfade.cli.progress import duration
     from signfade.experiments.studies.catalogue import STUDIES
     from signfade.experiments.studies.runner import estimate_seconds
 
@@ -135,97 +133,3 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
         "counted once those are finished."
     )
     return table
-
-
-class Progress:
-    """One bar for all runs together, in seconds of work, and one line per run that ends."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bars
-
-        self._console = console or Console(stderr=True, highlight=False)
-        self._bars = None
-        if self._console.is_terminal:
-            self._bars = Bars(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[state]}"),
-                console=self._console,
-            )
-        self._task: Any = None
-        self._work: list[float] = []  # seconds of work of each run, as estimated
-        self._left: list[float] = []
-        self._before: dict[int, float] = {}  # work that was there when a run was resumed
-        self._done = self._count = 0
-        self._began = self._printed = 0.0
-
-    def __enter__(self) -> Progress:
-        if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-
-    def begin(self, runs: list[PlannedRun], runner: Runner, jobs: int) -> None:
-        """Start a batch of runs."""
-        from signfade.experiments.studies.runner import estimate_seconds
-
-        self._work = [max(estimate_seconds([run.settings], runner.records), 1e-3) for run in runs]
-        self._left, self._before = list(self._work), {}
-        self._done, self._count = 0, len(runs)
-        self._began, self._jobs = time.monotonic(), jobs
-        self.note(f"{len(runs)} runs, {jobs} at a time")
-        if self._bars is not None:
-            if self._task is not None:
-                self._bars.remove_task(self._task)
-            self._task = self._bars.add_task("reproduce", total=sum(self._work), state="")
-
-    def event(self, event: Any) -> None:
-        """Show what the worker pool reports."""
-        if event.kind == "round":
-            share = 1 - event.round / event.run.settings.rounds
-            self._left[event.index] = self._work[event.index] * share
-            there = (event.round - 1) / event.run.settings.rounds
-            self._before.setdefault(event.index, self._work[event.index] * there)
-        elif event.kind in ("finished", "skipped", "failed"):
-            self._left[event.index] = 0.0
-            self._done += 1
-            reason = f" failed: {event.text}" if event.kind == "failed" else ""
-            self._say(f"[{self._done}/{self._count}] {event.run.folder.name}{reason}{self._time_left()}")
-        elif event.kind in ("noted", "retried"):
-            self.note(f"{event.run.folder.name}: {event.text}")
-        self._show()
-
-    def _show(self) -> None:
-        now = time.monotonic()
-        if self._bars is not None and self._task is not None:
-            completed = sum(self._work) - sum(self._left)
-            state = f"run {min(self._done + 1, self._count)} of {self._count}{self._time_left()}"
-            self._bars.update(self._task, completed=completed, state=state)
-        elif now - self._printed >= _PAUSE:
-            self._printed = now
-            share = 1 - sum(self._left) / sum(self._work)
-            self._say(
-                f"{100 * share:.1f} % of the work, {self._done} of {self._count} runs{self._time_left()}"
-            )
-
-    def _time_left(self) -> str:
-        """From the pace so far; from the estimate alone at first."""
-        from signfade.cli.watch import duration
-
-        total, left = sum(self._work), sum(self._left)
-        elapsed = time.monotonic() - self._began
-        done = total - left - sum(self._before.values())
-        seconds = left / done * elapsed if done > 0.02 * total else left / self._jobs
-        return f", {duration(seconds)} left" if left > 0 else ""
-
-    def note(self, text: str) -> None:
-        """Print a note."""
-        self._say(f"signfade: note: {text}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from signfade.cli.watch import duration
+from signfade.cli.progress import duration
 
 __all__ = ["error_tables", "read_snrs", "summary_text"]
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from signfade.experiments.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
     from signfade.experiments.folder import FolderError, RunFolder
     from signfade.experiments.group import Group, Run, find_runs, group_runs, load_run
+    from signfade.experiments.html_report import write_report
     from signfade.experiments.metrics import METRIC_KEYS
-    from signfade.experiments.report import write_report
     from signfade.experiments.summary import summarise
     from signfade.experiments.table import comparison, comparison_table
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 # The modules to look in, loaded when first used: a command that prints settings need not wait for matplotlib.
-_MODULES = ("metrics", "checkpoint", "folder", "summary", "group", "table", "figures", "report")
+_MODULES = ("metrics", "checkpoint", "folder", "summary", "group", "table", "figures", "html_report")
 
 
 def __getattr__(name: str) -> Any:

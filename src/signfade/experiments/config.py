@@ -19,9 +19,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from signfade.experiments.toml import flatten, parse_toml, to_toml
+from signfade.server import AGGREGATORS
 from signfade.settings import PRESETS, RunSettings
 
 __all__ = [
+    "RENAMED",
     "ConfigError",
     "deciding",
     "differences",
@@ -38,7 +40,12 @@ __all__ = [
 # What can change between two sittings of one run without changing a single number in it.
 _NO_RESULT = frozenset({"out", "threads", "checkpoint_every"})
 
-_GONE = {
+# Settings of version 0.1 that have another name now, and those that are gone.
+RENAMED = {"server.step": "server.learning_rate", "presence": "availability"} | {
+    f"presence.{key}": f"availability.{key}"
+    for key in ("dropout", "late", "staleness", "limited", "backoff_db")
+}
+_REMOVED = {
     f"method.{key}": "the range of the scalars follows the gradients now; remove it"
     for key in ("mean_limit", "scale_low", "scale_high")
 }
@@ -101,8 +108,10 @@ def _check_key(key: str, where: str = "") -> None:
     known = known_keys()
     if key in known or key in _sections():
         return
-    if key in _GONE:
-        raise ConfigError(f"{where}{key} is no setting any more: {_GONE[key]}")
+    if key in RENAMED:
+        raise ConfigError(f"{where}{key} is now {RENAMED[key]}")
+    if key in _REMOVED:
+        raise ConfigError(f"{where}{key} is no setting any more: {_REMOVED[key]}")
     # A right last part in the wrong section is nearer than any spelling.
     last = key.rsplit(".", 1)[-1]
     same_last = [name for name in known if name.rsplit(".", 1)[-1] == last]
@@ -129,8 +138,8 @@ def overlay(tree: Mapping[str, Any], layer: Mapping[str, Any], where: str = "") 
         ConfigError: an unknown key.
 
     Example:
-        >>> overlay({"server": {"step": 0.1}}, {"server.momentum": 0.9, "seed": 3})
-        {'server': {'step': 0.1, 'momentum': 0.9}, 'seed': 3}
+        >>> overlay({"server": {"learning_rate": 0.1}}, {"server.momentum": 0.9, "seed": 3})
+        {'server': {'learning_rate': 0.1, 'momentum': 0.9}, 'seed': 3}
         >>> overlay({"method": {"aggregator": "sbfl", "side_bits": 4}}, {"method.preset": "best"})
         {'method': {'side_bits': 4, 'preset': 'best'}}
     """
@@ -188,8 +197,8 @@ def _sentence(error: ValidationError) -> str:
     path = [str(part) for part in first["loc"]]
     key = next((".".join(path[:n]) for n in (2, 1) if ".".join(path[:n]) in known), ".".join(path[:1]))
     if first["type"] == "value_error":
-        told = str(first["ctx"]["error"])
-        return f"{key}.{told}" if key in sections else told
+        reason = str(first["ctx"]["error"])
+        return f"{key}.{reason}" if key in sections else reason
     if first["type"] == "string_too_short":
         return f"{key} must not be empty"
     accepted = []  # a union complains once for each of its members
@@ -274,7 +283,7 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
     if path is not None:
         tree = read(path)
         if {"base", "grid", "runs"} & tree.keys():
-            raise ConfigError(f"{path} describes many runs; play it with: signfade sweep {path}")
+            raise ConfigError(f"{path} describes many runs; use: signfade sweep {path}")
         try:
             resolve(tree)
         except ConfigError as error:
@@ -305,8 +314,9 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     if flat.get("data.name") != "idx":
         unused.add("data.folder")
     if flat.get("method.side_bits") in (None, "none"):
-        unused |= _GONE.keys()
-    if flat.get("method.aggregator") != "signsgd":
+        unused |= _REMOVED.keys()
+    rule = flat.get("method.aggregator")
+    if rule not in AGGREGATORS.names() or not AGGREGATORS.find(rule).breaks_ties:
         unused.add("method.tie")
     return {key: value for key, value in flat.items() if key not in unused}
 

@@ -1,4 +1,4 @@
-"""What a run was played with: where the CPU and the versions differ, the last bits of a result may."""
+"""What a run was computed with: where the CPU and the versions differ, the last bits of a result may."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 
 from signfade import __version__
 from signfade._text import printable
-from signfade.experiments.files import speaking, write_atomically
+from signfade.experiments.files import os_errors, write_atomically
 from signfade.experiments.metrics import parse_json
 
-__all__ = ["environment", "record_environment"]
+__all__ = ["describe_environment", "record_environment"]
 
 
 @cache
@@ -38,11 +38,11 @@ def _version(package: str) -> str:
         return "none"
 
 
-def environment() -> dict[str, str]:
+def describe_environment() -> dict[str, str]:
     """Return what the last bits of a result depend on: the CPU, what torch uses of it, and versions.
 
     Example:
-        >>> list(environment())
+        >>> list(describe_environment())
         ['cpu', 'instructions', 'signfade', 'torch', 'numpy', 'numba']
     """
     return {
@@ -56,7 +56,7 @@ def environment() -> dict[str, str]:
 
 
 def record_environment(path: Path, round: int) -> str | None:
-    """Write down that a run is played here from after `round` on; return a warning if it began elsewhere.
+    """Write down that a run continues here after `round`; return a warning if it began elsewhere.
 
     The file holds a list: an entry for each change of environment, with the rounds done before it.
 
@@ -77,26 +77,26 @@ def record_environment(path: Path, round: int) -> str | None:
         (None, None)
         >>> _ = path.write_text(path.read_text().replace(torch.__version__, "1.0"))
         >>> record_environment(path, 5).partition(" (")[0]
-        'the rounds so far were played elsewhere'
+        'the rounds so far were computed elsewhere'
     """
-    here = environment()
-    with speaking("read", path.parent):
+    here = describe_environment()
+    with os_errors("read", path.parent):
         known = _entries(path)
-    entries = [entry for entry in known if entry["round"] < round]  # what the others played is played again
+    entries = [entry for entry in known if entry["round"] < round]  # later rounds are computed again
     before = {key: entries[-1].get(key) for key in here} if entries else here
     if not entries or before != here:
         entries.append({"round": round} | here)
     if entries != known:
         text = ",\n ".join(map(json.dumps, entries))
-        with speaking("write to", path.parent):
+        with os_errors("write to", path.parent):
             write_atomically(path, f"[{text}]\n".encode())
     if before == here:
         return None
     differ = [key for key in here if before[key] != here[key]]
     changes = "; ".join(f"{key}: {before[key]} there, {here[key]} here" for key in differ)
     return (
-        f"the rounds so far were played elsewhere ({printable(changes)}): the run goes on, but may differ "
-        "in its last bits from one that is played in one place"
+        f"the rounds so far were computed elsewhere ({printable(changes)}): the run continues, but may "
+        "differ in its last bits from one that is computed in one place"
     )
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
 
-from signfade.experiments.panels import curves, draw_line, panels, scale_vertical
+from signfade.experiments.panels import curves, draw_line, scale_vertical
 from signfade.experiments.style import (
     GRID,
     INK,
@@ -21,7 +21,7 @@ from signfade.experiments.style import (
     save_figure,
 )
 
-__all__ = ["cell_map", "curves", "mse_curves", "panels", "save_figure", "snr_histogram"]
+__all__ = ["cell_map", "curves", "mse_curves", "save_figure", "snr_histogram"]
 
 
 def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Figure:

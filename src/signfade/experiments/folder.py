@@ -1,11 +1,11 @@
 """The folder of one run, written so that a kill at any moment leaves something to resume from.
 
     config.toml       everything that decides the result; written first and never again
-    environment.json  the CPU and the versions it was played with, from which round on
-    metrics.jsonl     one JSON object a round with a checksum; only appended to or cut at the end of a line
+    environment.json  the CPU and the versions it was computed with, from which round on
+    metrics.jsonl     one JSON object per round with a checksum; only appended to or cut at the end of a line
     checkpoints/      the newest two states, safetensors, each written aside and moved into place
     summary.json      written last: a run is finished when it is there
-    log               what was said on the way
+    log               notes and failures
     .lock             who is writing, while somebody is
 
 The order is what makes it safe: the metrics of round t are on disk before the checkpoint of round t appears,
@@ -26,12 +26,20 @@ from typing import Any
 from torch import Tensor
 
 from signfade._text import has_controls, printable
-from signfade.experiments.checkpoint import Checkpoint
-from signfade.experiments.checkpoint_store import CheckpointStore
-from signfade.experiments.config import deciding
-from signfade.experiments.files import FolderError, remove_leftovers, speaking, why, write_atomically
-from signfade.experiments.lock import Held, acquire, check_free, release
-from signfade.experiments.metrics_file import MetricsFile
+from signfade.experiments.checkpoint import Checkpoint, CheckpointStore
+from signfade.experiments.config import RENAMED, deciding
+from signfade.experiments.files import (
+    FolderError,
+    Held,
+    acquire,
+    check_free,
+    os_errors,
+    release,
+    remove_leftovers,
+    why,
+    write_atomically,
+)
+from signfade.experiments.metrics import MetricsFile
 from signfade.experiments.summary import decode_summary, encode_summary
 from signfade.experiments.toml import flatten, parse_toml
 
@@ -69,17 +77,17 @@ class RunFolder:
     # -- the folder and its config ---------------------------------------------------------------------------
 
     def create(self, config_text: str, *, resume: bool = True) -> RunFolder:
-        """Make the folder, or step into one that holds the same run; never overwrite another.
+        """Make the folder, or open one that holds the same run; never overwrite another.
 
         Configs are compared by their content, not their spelling, and keys that cannot change a number of the
         run (`out`, `threads`, ...) do not count: a folder may have been moved.
 
         Args:
             config_text: the full, resolved config as TOML.
-            resume: whether a folder that already holds this run is welcome.
+            resume: whether a folder that already holds this run is accepted.
 
         Returns:
-            The folder itself. Look at `finished` and `load_checkpoint()` to see where it stands.
+            The folder itself; `finished` and `load_checkpoint()` say how far the run is.
 
         Raises:
             FolderError: it holds another run, or this one and `resume` is false, or cannot be written to.
@@ -88,7 +96,7 @@ class RunFolder:
         with nullcontext() if self._claimed else self.claimed():
             if self.exists:
                 self._refuse_another(config_text, resume)
-            with speaking("write to", self.path):
+            with os_errors("write to", self.path):
                 if not self.exists:
                     self.refuse_strangers()
                     write_atomically(self.config_path, config_text.encode())
@@ -99,7 +107,7 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         """Whether the folder holds a run: its config is there."""
-        with speaking("read", self.path):
+        with os_errors("read", self.path):
             return self.config_path.exists()
 
     def open(self) -> RunFolder:
@@ -109,7 +117,7 @@ class RunFolder:
 
     def config_text(self) -> str:
         """Return config.toml as it is written."""
-        with speaking("read", self.path):
+        with os_errors("read", self.path):
             if not self.config_path.is_file():
                 raise FolderError(f"{self.path} is not a run folder: it has no config.toml")
             try:
@@ -124,6 +132,11 @@ class RunFolder:
         except tomllib.TOMLDecodeError as error:
             raise FolderError(f"{self.path} is damaged: its config.toml is not TOML ({error})") from error
         for key, value in flatten(config).items():
+            if key in RENAMED:
+                raise FolderError(
+                    f"{self.path} was written by signfade 0.1, where {RENAMED[key]} was called {key}; "
+                    "run it again in another folder"
+                )
             if has_controls(f"{key}{value}"):
                 what = f"the setting {printable(key)!r} in its config.toml holds control characters"
                 raise FolderError(f"{self.path} is damaged: {what}")
@@ -143,7 +156,7 @@ class RunFolder:
         Raises:
             FolderError: another process holds it; the sentence says which, and since when.
         """
-        with speaking("write to", self.path):
+        with os_errors("write to", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 lock = acquire(self._lock_path)
@@ -196,7 +209,7 @@ class RunFolder:
             damage = f"its metrics.jsonl has {len(scan.records)} of {summary['rounds']} rounds"
         if damage is not None:
             first = "remove its summary.json, then " if summary is not None else ""
-            raise FolderError(f"{self.path} is damaged: {damage}; {first}play it again with --resume")
+            raise FolderError(f"{self.path} is damaged: {damage}; {first}run it again with --resume")
         return scan.records
 
     def whole_rounds(self) -> int:
@@ -217,7 +230,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, which says that the run is finished."""
-        with speaking("write to", self.path):
+        with os_errors("write to", self.path):
             self._checkpoints.tidy()
             write_atomically(self.summary_path, encode_summary(summary))
 
@@ -227,19 +240,19 @@ class RunFolder:
         Raises:
             FolderError: it is not as it was written, or not a summary.
         """
-        with speaking("read", self.path):
+        with os_errors("read", self.path):
             if not self.summary_path.exists():
                 return None
             data = self.summary_path.read_bytes()
         try:
             return decode_summary(data)
         except ValueError as error:
-            again = "remove it and play the run again with --resume"
+            again = "remove it and run again with --resume"
             raise FolderError(f"{self.path} is damaged: its summary.json {error}; {again}") from error
 
     def failure(self) -> str | None:
-        """Return why the run failed when it was last played, None if it did not."""
-        with speaking("read", self.path):
+        """Return why the run failed when it last ran, None if it did not."""
+        with os_errors("read", self.path):
             log = (
                 self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
             )
@@ -258,13 +271,13 @@ class RunFolder:
             tensors: everything the next round needs.
             metadata: words beside them.
         """
-        with speaking("write to", self.path):
+        with os_errors("write to", self.path):
             self._metrics.sync()
             self._checkpoints.save(round, tensors, metadata)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None; warn of every damaged one on the way to it."""
-        with speaking("read", self.path):
+        with os_errors("read", self.path):
             return self._checkpoints.load(None, "")
 
     def go_back(self) -> Checkpoint | None:
@@ -274,7 +287,7 @@ class RunFolder:
         """
         scan = self._metrics.scan()
         whole = len(scan.records)
-        with speaking("read", self.path):
+        with os_errors("read", self.path):
             damage = scan.damage or f"metrics.jsonl is whole up to round {whole} only"
             checkpoint = self._checkpoints.load(whole, damage)
         self.truncate_metrics_after(0 if checkpoint is None else checkpoint.round)
@@ -286,7 +299,7 @@ class RunFolder:
         """Raise if the folder has no config, and more than what a kill or a log left there."""
         if self.exists or not self.path.is_dir():
             return
-        with speaking("read", self.path):
+        with os_errors("read", self.path):
             names = {entry.name for entry in self.path.iterdir()} - {"log", ".lock"}
         if not all(name.startswith(".config.toml.") and name.endswith(".tmp") for name in names):
             raise FolderError(f"{self.path} is not empty and holds no run; choose another folder")

@@ -17,6 +17,7 @@ from signfade.experiments.config import deciding, plain_defaults
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.summary import summarise, trailing_mean
 from signfade.experiments.toml import flatten
+from signfade.server import AGGREGATORS
 from signfade.settings import method_name
 
 __all__ = [
@@ -126,7 +127,8 @@ class Group:
     @property
     def ideal(self) -> bool:
         """Whether this is the bound that no radio reaches."""
-        return self.runs[0].flat.get("method.aggregator") == "ideal"
+        rule = self.runs[0].flat.get("method.aggregator")
+        return rule in AGGREGATORS.names() and AGGREGATORS.find(rule).sends == "values"
 
     @property
     def seeds(self) -> int:
@@ -154,7 +156,7 @@ class Group:
         return Series(np.array(shared, dtype=np.float64), values.mean(axis=0), deviation)
 
     def values(self, key: str) -> list[float]:
-        """Return one number a seed, of the seeds that have it.
+        """Return one number per seed, of the seeds that have it.
 
         A key of summary.json, or the median over rounds of a key of metrics.jsonl: the median, because one
         deep fade can make the error of a single round arbitrarily large.
@@ -255,10 +257,11 @@ def setting_text(key: str, value: Any) -> str:
 
     Example:
         >>> setting_text("server.learning_rate", 0.01), setting_text("data.name", "mnist")
-        ('step 0.01', 'data mnist')
+        ('learning rate 0.01', 'data mnist')
     """
     section, _, last = key.rpartition(".")
-    name = {"name": section, "every": "eval every", "perfect": "perfect links"}.get(last, last)
+    words = {"name": section, "every": "eval every", "perfect": "perfect links"}
+    name = (words | {"learning_rate": "learning rate"}).get(last, last)
     return f"{name} {format_value(value)}"
 
 

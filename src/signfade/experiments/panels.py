@@ -23,9 +23,9 @@ __all__ = [
     "Panel",
     "curves",
     "draw_line",
+    "draw_panels",
     "goals_shown",
     "group_styles",
-    "panels",
     "scale_vertical",
     "smoothing_window",
 ]
@@ -89,7 +89,7 @@ def goals_shown(groups: Sequence[Group]) -> list[str]:
     return shown
 
 
-def panels(groups: Sequence[Group], size: tuple[float, float] = (3.9, 2.6)) -> dict[str, Figure]:
+def draw_panels(groups: Sequence[Group], size: tuple[float, float] = (3.9, 2.6)) -> dict[str, Figure]:
     """Return a small figure for each quantity some group has, by its key in `PANELS`; no title, no legend.
 
     Args:

@@ -1,4 +1,4 @@
-"""The results of a sweep in one file: a row a run."""
+"""The results of a sweep in one file: one row per run."""
 
 from __future__ import annotations
 
@@ -12,24 +12,19 @@ from typing import Any
 
 from signfade.experiments.folder import FolderError, RunFolder, why, write_atomically
 from signfade.experiments.summary import summarise
-from signfade.experiments.sweep import Sweep
+from signfade.experiments.sweeps import Sweep
 from signfade.experiments.toml import flatten, toml_value
 
 __all__ = ["gather", "write_results"]
 
-_ASIDE = (
-    "name",
-    "seed",
-    "method",
-    "smoothing",
-)  # of summary.json: said elsewhere in a row, or the same in all
+_ASIDE = ("name", "seed", "method", "smoothing")  # of summary.json: elsewhere in a row, or the same in all
 NUMBERS = tuple(
     key for key in summarise([], name="", seed=0, method="", parameters=0, devices=0) if key not in _ASIDE
 )
 
 
 def gather(sweep: Sweep, failed: Mapping[Path, str] | None = None) -> list[dict[str, Any]]:
-    """Return a row for each run of a sweep, whether or not it is finished.
+    """Return one row per run of a sweep, whether or not it is finished.
 
     Args:
         sweep: its runs.

@@ -1,44 +1,46 @@
-"""SIGINT and SIGTERM: the round is finished and saved; asked again, it is not."""
+"""SIGINT and SIGTERM: the one handler that runs, worker pools and clusters install."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
-__all__ = ["Interrupted", "Stop", "listening"]
+__all__ = ["Interrupted", "Stop", "on_stop_signal"]
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; what it did is saved, and `--resume` goes on from there."""
+    """The run was asked to stop; what it did is saved, and `--resume` continues it."""
 
 
 class Stop:
-    """Whether somebody asked us to stop: while `patient`, the round is finished first."""
+    """Whether a run was asked to stop: while `patient`, the current round is finished and saved first."""
 
     def __init__(self) -> None:
         self.asked = False
         self.patient = False
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Hear a signal."""
-        if self.asked or not self.patient:  # asked twice: do not wait for the round
+    def ask(self) -> None:
+        """Ask the run to stop; asked twice, it does not finish the round."""
+        if self.asked or not self.patient:
             raise Interrupted("stopped at once")
         self.asked = True
 
 
 @contextmanager
-def listening() -> Iterator[Stop]:
-    """Catch SIGINT and SIGTERM meanwhile; only the main thread can."""
-    stop = Stop()
+def on_stop_signal(handle: Callable[[], None]) -> Iterator[None]:
+    """Call `handle` at every SIGINT and SIGTERM inside the context; outside the main thread do nothing."""
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handler(number: int, frame: object) -> None:
+        handle()
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

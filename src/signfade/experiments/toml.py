@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 import tomllib
@@ -44,9 +45,35 @@ def _choices(field: FieldInfo) -> str:
     return "" if all(word in named for word in words) else f"; one of {', '.join(words)}"
 
 
+def _registered() -> dict[str, list[tuple[str, str]]]:
+    """Names and help lines of the built-in choices, by the key that takes them."""
+    # Late: these load torch, which files without comments do not need.
+    from signfade.data import available
+    from signfade.server import AGGREGATORS
+    from signfade.simulation.attacks import ATTACKS
+    from signfade.simulation.models import MODELS
+
+    return {
+        "data.name": [(entry.name, entry.description) for entry in available()],
+        "model.name": [(name, _first_paragraph(make)) for name, make in MODELS.items()],
+        "method.aggregator": [(name, entry.help) for name, entry in AGGREGATORS.items()],
+        "attack.kind": [(name, entry.help) for name, entry in ATTACKS.items()],
+    }
+
+
+def _first_paragraph(function: object) -> str:
+    return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    width = 96 - len(indent)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [f"# {indent}{line}" for line in lines]
+
+
 def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
-    told = f"{field.description or ''}{_choices(field)}" if comments else ""
-    lines = [f"# {line}" for line in textwrap.wrap(told, 96, break_long_words=False, break_on_hyphens=False)]
+    text = f"{field.description or ''}{_choices(field)}" if comments else ""
+    lines = _comment(text)
     if value is not None:
         return [*lines, f"{name} = {toml_value(value)}"]
     if field.default is not None:  # null is not the default, so it has to be said, by its word
@@ -67,15 +94,18 @@ def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
     """
     heads: list[str] = []
     sections: list[str] = []
+    choices = _registered() if comments else {}
     for name, field in RunSettings.model_fields.items():
         value = getattr(settings, name)
         if name == "variants":
             continue
         if isinstance(value, BaseModel):
-            told = (type(value).__doc__ or "").strip()
-            head = f"[{name}]  # {told}" if comments and told else f"[{name}]"
+            about = (type(value).__doc__ or "").strip()
+            head = f"[{name}]  # {about}" if comments and about else f"[{name}]"
             sections += ["", head]
             for inner, info in type(value).model_fields.items():
+                for choice, help in choices.get(f"{name}.{inner}", []):
+                    sections += _comment(f"{choice}: {help}", "  ")
                 sections += _line(inner, info, getattr(value, inner), comments)
         else:
             heads += _line(name, field, value, comments)
@@ -89,7 +119,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one table of dotted keys.
 
     Example:
-        >>> flatten({"seed": 1, "server": {"step": 0.01}})
+        >>> flatten({"seed": 1, "server": {"learning_rate": 0.01}})
         {'seed': 1, 'server.learning_rate': 0.01}
     """
     flat: dict[str, Any] = {}

@@ -54,6 +54,7 @@ class Aggregator:
         law: Name of its per-device law in `signfade.theory`, for predictions and `signfade link`; None where
             theory has none.
         scaled: Whether its estimate has a size; a vote has only a direction.
+        breaks_ties: Whether it takes a majority, so that `method.tie` matters.
         over_the_air: How it reads signs that the air has added up: the posterior mean, the best linear rule,
             or the sign; None where it cannot.
         needs_correlation: Whether the true correlation between devices is wanted for its prediction even
@@ -67,6 +68,7 @@ class Aggregator:
     sends: Literal["signs and scalars", "signs", "values"] = "signs and scalars"
     law: theory.Rule | None = None
     scaled: bool = True
+    breaks_ties: bool = False
     over_the_air: Literal["posterior", "linear", "sign", "values"] | None = None
     needs_correlation: bool = False
     memory: Callable[[int], Any] | None = None

@@ -154,6 +154,7 @@ AGGREGATORS.add(
         estimate=vote(_vote),
         sends="signs",
         scaled=False,
+        breaks_ties=True,
         over_the_air="sign",
     ),
 )

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from signfade.cli.board import Board
-from signfade.cli.main import run as signfade
+from signfade.cli.entry import run as signfade
+from signfade.cli.progress import Progress
+from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.sweeps import read_sweep
+from signfade.experiments.training import train
 from signfade.experiments.workers import run_pool
-from signfade.experiments.workers.events import Event, Kind, OnEvent, Outcome
-from signfade.experiments.sweep import read_sweep
-from signfade.experiments.train import PlannedRun, train
+from signfade.experiments.workers.job_queue import Event, Kind, OnEvent, Outcome
 
-from .playing import inline, no_process_stays, planned, remains
+from .pool_helpers import inline, no_process_stays, planned, remains
 
 __all__ = ["no_process_stays"]
 pytestmark = pytest.mark.usefixtures("no_process_stays")
@@ -48,7 +49,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_interrupted_sweep_goes_on_as_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_sweep_goes_on_as_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rounds = 400
     (tmp_path / "sweep.toml").write_text(SWEEP.format(rounds=rounds, seeds=1, size=5000))
     command = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path), "--jobs", "1"]
@@ -63,9 +64,11 @@ def test_an_interrupted_sweep_goes_on_as_told(tmp_path: Path, capsys: pytest.Cap
     while not (first / "metrics.jsonl").exists() and running.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    told = running.communicate(timeout=600)[1]
-    assert running.returncode == 130, told
-    assert f"signfade: stopped with 0 of 2 runs finished; resume with: signfade {' '.join(command)}" in told
+    printed = running.communicate(timeout=600)[1]
+    assert running.returncode == 130, printed
+    assert (
+        f"signfade: stopped with 0 of 2 runs finished; resume with: signfade {' '.join(command)}" in printed
+    )
     states = [row["state"] for row in rows(tmp_path / "tiny-sweep")]
     assert states == ["unfinished", "absent"]
     done = len((first / "metrics.jsonl").read_bytes().splitlines())
@@ -113,11 +116,11 @@ def test_compare_with_jobs_leaves_what_it_leaves_without(
 ) -> None:
     asked: list[int] = []
 
-    def play(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent) -> Outcome:
+    def run_all(runs: Sequence[PlannedRun], jobs: int, *, on_event: OnEvent) -> Outcome:
         asked.append(jobs)
         return here(runs, jobs, on_event=on_event)
 
-    monkeypatch.setattr(process, "play", play)
+    monkeypatch.setattr(run_pool, "run_all", run_all)
     monkeypatch.chdir(tmp_path)
     for jobs in (1, 3):
         (tmp_path / str(jobs)).mkdir()
@@ -133,7 +136,7 @@ def test_compare_with_jobs_leaves_what_it_leaves_without(
 def test_compare_with_jobs_tells_of_failures_as_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(process, "play", here)
+    monkeypatch.setattr(run_pool, "run_all", here)
     assert compare(tmp_path / "a", "sbfl,blmmse", 2) == 1
     assert "signfade: note: blmmse failed: blmmse is out of luck" in capsys.readouterr().err
     assert compare(tmp_path / "b", "blmmse", 2) == 1
@@ -145,7 +148,7 @@ def test_compare_with_jobs_tells_of_failures_as_without(
 def test_a_sweep_with_a_failed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(process, "play", here)
+    monkeypatch.setattr(run_pool, "run_all", here)
     text = SWEEP.format(rounds=2, seeds=2, size=64).replace('"signsgd"', '"blmmse"')
     (tmp_path / "sweep.toml").write_text(text)
     command = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path)]
@@ -159,7 +162,7 @@ def test_a_sweep_with_a_failed_run(
     capsys.readouterr()
     assert signfade([*command, "--list"]) == 0
     listed = capsys.readouterr().out
-    assert [word in listed for word in ("finished", "to do", "4 runs, 2 finished; at most 4 rounds to play")]
+    assert [word in listed for word in ("finished", "to do", "4 runs, 2 finished; at most 4 rounds to do")]
     assert signfade(["report", str(tmp_path / "tiny-sweep"), "-o", str(tmp_path / "page.html")]) == 0
     assert "sbfl" in (tmp_path / "page.html").read_text()
 
@@ -185,26 +188,26 @@ def test_bad_input(
     assert not (tmp_path / "out").exists()
 
 
-def board(terminal: bool = False) -> tuple[Board, io.StringIO]:
+def display(terminal: bool = False) -> tuple[Progress, io.StringIO]:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=100, height=9, highlight=False, _environ={})
-    return Board(["a [b]", "c", "d", "e", "f"], [10] * 5, console), text
+    return Progress(["a [b]", "c", "d", "e", "f"], [10] * 5, console), text
 
 
-def tell(to: Board, kind: Kind, index: int, round: int = 0, text: str = "", **record: Any) -> None:
+def send(to: Progress, kind: Kind, index: int, round: int = 0, text: str = "", **record: Any) -> None:
     to.event(Event(kind, index, planned(Path()), round, record, text))
 
 
 def test_the_board_shows_what_is_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    shown, _ = board(terminal=True)
-    tell(shown, "skipped", 0, 10)
-    tell(shown, "started", 1)
-    tell(shown, "round", 1, 7, train_loss=2.5)  # resumed
+    shown, _ = display(terminal=True)
+    send(shown, "skipped", 0, 10)
+    send(shown, "started", 1)
+    send(shown, "round", 1, 7, train_loss=2.5)  # resumed
     clock[0] += 2.0
-    tell(shown, "round", 1, 8, train_loss=2.25)
-    tell(shown, "failed", 2, 3, "oh")
+    send(shown, "round", 1, 8, train_loss=2.25)
+    send(shown, "failed", 2, 3, "oh")
     text = io.StringIO()
     Console(file=text, width=100).print(shown.render())
     lines = [" ".join(line.split()) for line in text.getvalue().splitlines()]
@@ -221,15 +224,15 @@ def test_the_board_shows_what_is_going_on(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_log_gets_lines_and_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    shown, text = board()
+    shown, text = display()
     with shown:
-        tell(shown, "started", 0)
-        tell(shown, "round", 0, 1, nmse=0.5)
-        tell(shown, "retried", 0, 1, "its worker died")
+        send(shown, "started", 0)
+        send(shown, "round", 0, 1, nmse=0.5)
+        send(shown, "retried", 0, 1, "its worker died")
         clock[0] += 11.0
-        tell(shown, "round", 0, 2, test_accuracy=0.25, train_loss=1.0)
-        tell(shown, "finished", 0, 10)
-        tell(shown, "failed", 1, 0, "oh")
+        send(shown, "round", 0, 2, test_accuracy=0.25, train_loss=1.0)
+        send(shown, "finished", 0, 10)
+        send(shown, "failed", 1, 0, "oh")
     assert text.getvalue().splitlines() == [
         "signfade: note: a [b]: its worker died",
         "5 runs: 1 running, 4 waiting, 8 min 48 s left",

@@ -17,16 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from signfade.cli.main import run as signfade
-from signfade.experiments.workers.engines import choose_crew
-from signfade.experiments.workers.shard_pool import sharded
-from signfade.experiments.workers.sharding import Part, ShardedTask, Share, compute, cut
-from signfade.experiments.train import Interrupted, train
-from signfade.simulation import Experiment, round
-from signfade.simulation.tasks import make_task
+from signfade.cli.entry import run as signfade
+from signfade.experiments.training import Interrupted, train
+from signfade.experiments.workers.shards import Part, ShardedTask, Share, compute, cut, sharded
 from signfade.settings import RunSettings
+from signfade.simulation import Experiment, clients
+from signfade.simulation.tasks import make_task
 
-from .playing import children, inline, no_process_stays, planned, remains
+from .pool_helpers import children, inline, no_process_stays, planned, remains
 
 __all__ = ["no_process_stays"]
 pytestmark = pytest.mark.usefixtures("no_process_stays")
@@ -41,7 +39,7 @@ def model(shape, classes):
 
 
 class Here:
-    """A crew without processes: a task of its own for every worker."""
+    """Workers without processes: a task of its own for every worker."""
 
     def __init__(self, size: int, settings: RunSettings) -> None:
         self.size = size
@@ -55,7 +53,7 @@ class Here:
         return parts[::-1]  # whoever is first
 
 
-def played(experiment: Experiment) -> str:
+def three_rounds(experiment: Experiment) -> str:
     """Three rounds as text, in which what is not a number equals itself."""
     return json.dumps([experiment.advance() | {"seconds": 0} for _ in range(3)])
 
@@ -90,15 +88,15 @@ def test_sharded_is_unsharded_to_the_last_byte(
 ) -> None:
     (tmp_path / "normalised.py").write_text(NORMALISED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(round, "_CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(clients, "_CHUNK_NUMBERS", chunk)
     settings = planned(tmp_path, rounds=3, **keys).settings
-    alone = Experiment(settings)
-    records = played(alone)
+    whole = Experiment(settings)
+    records = three_rounds(whole)
     for workers in (2, 3):
         task = ShardedTask(make_task(settings), Here(workers, settings))
         split = Experiment(settings, task)
-        assert played(split) == records
-        ours, theirs = split.state(), alone.state()
+        assert three_rounds(split) == records
+        ours, theirs = split.state(), whole.state()
         assert ours.keys() == theirs.keys()
         for name in ours:
             assert ours[name].numpy().tobytes() == theirs[name].numpy().tobytes(), name
@@ -119,19 +117,19 @@ def test_a_killed_worker_is_replaced_and_nothing_changes(
     (tmp_path / "normalised.py").write_text(NORMALISED)
     monkeypatch.chdir(tmp_path)
     run = planned(tmp_path / "run", model__name="normalised.py:model", checkpoint_every=50)
-    crew: list[int] = []
+    workers: list[int] = []
 
-    def heard(record: dict[str, Any]) -> None:
+    def listen(record: dict[str, Any]) -> None:
         if record["round"] == 2:
-            crew.extend(children())
-            os.kill(crew[0], signal.SIGKILL)
+            workers.extend(children())
+            os.kill(workers[0], signal.SIGKILL)
         if record["round"] == 4:
-            assert len(set(children()) - set(crew)) == 1
+            assert len(set(children()) - set(workers)) == 1
             os.kill(os.getpid(), signal.SIGTERM)
 
     with sharded(2) as make, pytest.raises(Interrupted, match="after round 4 of 6"):
-        train(run.settings, run.folder, on_round=heard, make_task=make)
-    assert len(crew) == 2
+        train(run.settings, run.folder, on_round=listen, make_task=make)
+    assert len(workers) == 2
     assert children() == []
     train(run.settings, run.folder, resume=True)  # what shards began, one process may end
     assert remains(run.folder) == inline(run, tmp_path / "inline")
@@ -140,10 +138,8 @@ def test_a_killed_worker_is_replaced_and_nothing_changes(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--engine", "ray"], "--engine and --address are for --shards"),
-        (["--shards", "2", "--engine", "threads"], "engine must be process or ray; got 'threads'"),
-        (["--shards", "2", "--address", "here:1"], "address needs the engine ray"),
         (["--shards", "0"], "0 is not in the range"),
+        (["--shards", "2000"], "shards must be 1 to 1024; got 2000"),
     ],
 )
 def test_bad_input(
@@ -156,6 +152,6 @@ def test_bad_input(
 
 def test_data_that_cannot_be_used_is_told_before_a_process_starts(tmp_path: Path) -> None:
     run = planned(tmp_path / "run", model__name="nowhere:model")
-    with choose_crew("process", 2) as make, pytest.raises(ValueError, match="nowhere"):
+    with sharded(2) as make, pytest.raises(ValueError, match="nowhere"):
         train(run.settings, run.folder, make_task=make)
     assert not run.folder.exists()

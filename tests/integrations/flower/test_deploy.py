@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from signfade.cli.main import run as signfade
+from signfade.cli.entry import run as signfade
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.train import Interrupted, RunFailed
+from signfade.experiments.training import Interrupted, RunFailed
 from signfade.integrations.flower import deploy as deploying
 from signfade.integrations.flower.children import marked
 from signfade.integrations.flower.deploy import deploy, deploy_folder, write_app

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from signfade.device import Packet
 from signfade.experiments.config import resolve
-from signfade.experiments.train import RunFailed
+from signfade.experiments.training import RunFailed
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.train import RunFailed, play
+from signfade.experiments.training import RunFailed, run_rounds
 from signfade.integrations.flower import OneBitStrategy, settings_from
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.options import bounded
@@ -280,7 +280,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(spoilt: str, tmp_path: P
     with pytest.raises(
         RunFailed, match=rf"round 3: .*server\.model\.{spoilt} is not finite.* no checkpoint is written"
     ):
-        play(experiment, folder)
+        run_rounds(experiment, folder)
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None
     assert checkpoint.round == 2

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import BIT_KEYS
-from signfade.experiments.train import train
+from signfade.experiments.training import train
 from signfade.integrations.flower.deployed import evaluation
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
@@ -40,7 +40,7 @@ def settings(**changes: Any) -> RunSettings:
     return resolve(base | changes)
 
 
-def play(run: RunSettings, folder: Path, cut_after: int | None = None) -> OneBitStrategy:
+def run_strategy(run: RunSettings, folder: Path, cut_after: int | None = None) -> OneBitStrategy:
     task = make_task(run)
     look = evaluation(task)
 
@@ -70,12 +70,12 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
 )
 def test_killed_and_resumed_equals_never_stopped(method: dict[str, Any], tmp_path: Path) -> None:
     run = settings(**method)
-    whole = play(run, tmp_path / "whole")
+    whole = run_strategy(run, tmp_path / "whole")
     for cut in (1, 4):  # before the first checkpoint, and after the second but within a round
         with pytest.raises(PowerCut):
-            play(run, tmp_path / "cut", cut_after=cut)
+            run_strategy(run, tmp_path / "cut", cut_after=cut)
     assert len(rounds_of(tmp_path / "cut")) == 3
-    resumed = play(run, tmp_path / "cut")
+    resumed = run_strategy(run, tmp_path / "cut")
     assert torch.equal(resumed.server.weights, whole.server.weights)
     assert rounds_of(tmp_path / "cut") == rounds_of(tmp_path / "whole")
     newest = "checkpoints/round-00000006.safetensors"
@@ -92,7 +92,7 @@ def test_killed_and_resumed_equals_never_stopped(method: dict[str, Any], tmp_pat
 def test_the_folder_is_that_of_a_simulated_run(tmp_path: Path) -> None:
     """Same files, same numbers where both know them; what goes over the wire is measured beside them."""
     run = settings()
-    play(run, tmp_path / "deployed")
+    run_strategy(run, tmp_path / "deployed")
     train(run, tmp_path / "simulated")
     deployed, simulated = rounds_of(tmp_path / "deployed"), rounds_of(tmp_path / "simulated")
     for mine, other in zip(deployed, simulated, strict=True):
@@ -109,16 +109,16 @@ def test_the_folder_is_that_of_a_simulated_run(tmp_path: Path) -> None:
         assert summaries[0][key] == summaries[1][key]
 
 
-def test_a_finished_run_is_not_played_again(tmp_path: Path) -> None:
-    first = play(settings(), tmp_path / "run")
-    again = play(settings(), tmp_path / "run", cut_after=1)  # would be cut if it were played
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first = run_strategy(settings(), tmp_path / "run")
+    again = run_strategy(settings(), tmp_path / "run", cut_after=1)  # would be cut if it ran again
     assert torch.equal(first.server.weights, again.server.weights)
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:
-    play(settings(), tmp_path / "run")
+    run_strategy(settings(), tmp_path / "run")
     with pytest.raises(FolderError, match=r"another config \(seed: 0 there, 1 here\)"):
-        play(settings(seed=1), tmp_path / "run")
+        run_strategy(settings(seed=1), tmp_path / "run")
 
 
 def test_faults_are_in_the_runs_log(tmp_path: Path) -> None:

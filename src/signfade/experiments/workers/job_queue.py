@@ -1,33 +1,73 @@
-"""Which of many runs are waiting, played, finished or failed: what all engines must know alike."""
+"""Many runs as a queue of jobs: which are waiting, finished or failed, and what the caller is told."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from signfade.experiments.train import Interrupted, PlannedRun, standing
-from signfade.experiments.workers.events import Event, Kind, OnEvent, Outcome
+from signfade.experiments.planned_runs import PlannedRun, status_of
+from signfade.experiments.stopping import Interrupted
 
-__all__ = ["Ledger", "hearing"]
+__all__ = ["Event", "JobQueue", "Kind", "OnEvent", "Outcome"]
 
-_RETRIES = 1  # a run that costs a second worker is given up
+_RETRIES = 1  # a run whose worker dies a second time has failed
+
+Kind = Literal["started", "round", "noted", "retried", "skipped", "finished", "failed"]
 
 
-class Ledger:
-    """Keeps the books of an engine and tells its caller; runs are known by their place in the sequence.
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a run.
+
+    Attributes:
+        kind: `skipped`: it was finished before; `retried`: its worker died and another one continues it.
+        index: which of the runs.
+        run: that run.
+        round: rounds it has done.
+        record: the metrics of the round, for `round` only.
+        text: a sentence; empty for `started`, `round`, `skipped` and `finished`.
+    """
+
+    kind: Kind
+    index: int
+    run: PlannedRun
+    round: int = 0
+    record: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the runs ended.
+
+    Attributes:
+        finished: folders of the runs that are finished now, in the order of the runs.
+        failed: why the others are not, by folder.
+        refused: those whose settings or folder could not be used, so that nothing was computed.
+    """
+
+    finished: tuple[Path, ...]
+    failed: dict[Path, str] = field(default_factory=dict)
+    refused: frozenset[Path] = frozenset()
+
+
+class JobQueue:
+    """The runs that are still to be done, known by their place in the sequence.
 
     Args:
-        runs: all of them; those that are finished are told at once and never wait.
-        on_event: told whatever happens.
+        runs: all of them; finished ones are reported as skipped at once.
+        on_event: called with every event.
 
     Attributes:
         runs: all of them.
-        waiting: those to be played, in order.
-        asked: how often somebody asked to stop.
+        waiting: those to be run, in order.
+        stops: how often the user asked to stop.
 
     Raises:
         FolderError: a folder holds another run.
@@ -35,16 +75,16 @@ class Ledger:
 
     def __init__(self, runs: Sequence[PlannedRun], on_event: OnEvent | None) -> None:
         self.runs = runs
-        self.asked = 0
-        self._tell = on_event or (lambda event: None)
-        where = [standing(run.settings, run.folder) for run in runs]
-        self.waiting = deque(index for index, word in enumerate(where) if word != "finished")
+        self.stops = 0
+        self._on_event = on_event or (lambda event: None)
+        finished = [status_of(run.settings, run.folder) == "finished" for run in runs]
+        self.waiting = deque(index for index, done in enumerate(finished) if not done)
         self._rounds = [0] * len(runs)
         self._deaths = [0] * len(runs)
         self._failed: dict[int, str] = {}
         self._refused: set[int] = set()
         for index, run in enumerate(runs):
-            if where[index] == "finished":
+            if finished[index]:
                 self._event("skipped", index, run.settings.rounds)
 
     def next(self) -> int:
@@ -54,15 +94,15 @@ class Ledger:
         return index
 
     def round(self, index: int, record: dict[str, Any]) -> None:
-        """A round has been played."""
+        """Report a round of a run."""
         self._event("round", index, record["round"], record)
 
     def note(self, index: int, text: str) -> None:
-        """Something should be known about a run."""
+        """Report something that the user should know about a run."""
         self._event("noted", index, text=text)
 
     def settle(self, index: int, kind: str, text: str) -> None:
-        """A worker is done with a run: it is `finished`, `failed`, `refused` or `interrupted`."""
+        """Take back a run that is `finished`, `failed`, `refused` or `interrupted`."""
         if kind == "interrupted":
             self.waiting.append(index)
         elif kind == "finished":
@@ -74,24 +114,24 @@ class Ledger:
             self._event("failed", index, text=text)
 
     def died(self, index: int, how: str) -> None:
-        """A worker died with a run in hand, which goes on from its checkpoint; not for ever."""
+        """Take back a run whose worker died: it is retried once, then marked as failed."""
         self._deaths[index] += 1
-        if self.asked:
+        if self.stops:
             self.waiting.append(index)
         elif self._deaths[index] <= _RETRIES:
             self.waiting.appendleft(index)
-            text = f"its worker {how}; it goes on from its last checkpoint in another"
+            text = f"its worker {how}; another worker continues it from the last checkpoint"
             self._event("retried", index, text=text)
         else:
             self.settle(index, "failed", f"its worker {how}, twice")
 
     def outcome(self) -> Outcome:
-        """Close the books.
+        """Return how the runs ended.
 
         Raises:
-            Interrupted: somebody asked to stop before all were played.
+            Interrupted: the user asked to stop before all were done.
         """
-        if self.asked and self.waiting:
+        if self.stops and self.waiting:
             done = len(self.runs) - len(self.waiting) - len(self._failed)
             raise Interrupted(f"stopped with {done} of {len(self.runs)} runs finished")
         folders = [run.folder for run in self.runs]
@@ -110,22 +150,4 @@ class Ledger:
         text: str = "",
     ) -> None:
         self._rounds[index] = self._rounds[index] if round is None else round
-        self._tell(Event(kind, index, self.runs[index], self._rounds[index], record or {}, text))
-
-
-@contextmanager
-def hearing(heard: Callable[[], None]) -> Iterator[None]:
-    """Call `heard` at every SIGINT and SIGTERM meanwhile; only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handler(number: int, frame: object) -> None:
-        heard()
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        self._on_event(Event(kind, index, self.runs[index], self._rounds[index], record or {}, text))

@@ -1,8 +1,7 @@
-"""A process that plays one run after another.
+"""A worker process that does one run after another; see `worker_pool` for how it gets its orders.
 
-It is told runs on its standard input and answers on its standard output, pickled; both belong to the process
-that started it. The order None lets it save the run in hand and leave. Where its input ends without one, its
-parent was killed: it leaves at once and writes nothing more, so that whoever resumes the run has it alone.
+When its parent is killed, it leaves at once and writes nothing more, so that no two processes write to a run
+that somebody resumes.
 """
 
 from __future__ import annotations
@@ -12,26 +11,28 @@ import pickle
 import queue
 import shutil
 import signal
-import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from signfade.data import Dataset
-from signfade.experiments.train import Interrupted, PlannedRun, RunFailed, train
+from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.stopping import Interrupted
+from signfade.experiments.training import train
 from signfade.experiments.workers.shared_data import Shared, open_shared
-from signfade.simulation.allocator import tune_allocator
+from signfade.experiments.workers.worker_pool import worker_pipes
+from signfade.simulation.run import RunFailed
 from signfade.simulation.tasks import make_task
 
-__all__ = ["Answer", "Job", "serve"]
+__all__ = ["Answer", "Job", "ending", "serve"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to play, and where its data is already."""
+    """A run, and where its data is already."""
 
-    index: int
     run: PlannedRun
     data: Shared | None
 
@@ -41,9 +42,23 @@ class Answer:
     """What became of a run, or a round of it; `kind` is an event's, or `refused` or `interrupted`."""
 
     kind: str
-    index: int
     text: str = ""
     record: dict[str, Any] | None = None
+
+
+def ending(do: Callable[[], object]) -> Answer:
+    """Do a run and return how it ended."""
+    try:
+        do()
+    except Interrupted as error:
+        return Answer("interrupted", str(error))
+    except RunFailed as error:
+        return Answer("failed", str(error))
+    except ValueError as error:
+        return Answer("refused", str(error))
+    except Exception as error:  # the other runs have nothing to do with it
+        return Answer("failed", f"{type(error).__name__}: {error}")
+    return Answer("finished")
 
 
 class _Worker:
@@ -55,19 +70,19 @@ class _Worker:
         self._data: dict[Path, Dataset] = {}
 
     def serve(self) -> None:
-        """Play until there are no more orders."""
+        """Do runs until there are no more orders."""
         threading.Thread(target=self._listen, daemon=True).start()
         while (job := self._jobs.get()) is not None:
             with self._lock:
                 if self._closed:
                     break
                 self._busy = True
-            self._play(job)
+            self._do(job)
             with self._lock:
                 self._busy = False
 
     def _listen(self) -> None:
-        """Take orders; at the last have the run in hand stopped as a person would."""
+        """Read orders; at the last one stop the current run as a person would."""
         try:
             while (order := pickle.load(self._orders)) is not None:
                 self._jobs.put(order)
@@ -80,37 +95,28 @@ class _Worker:
         self._jobs.put(None)
 
     def _check_parent(self) -> None:
-        """Go before something is written for nobody."""
+        """Leave before something is written after the parent is gone."""
         if os.getppid() != self._parent:
             self._abandon()
 
     def _abandon(self) -> NoReturn:
-        """Leave at once, as if killed: whoever started us is gone. Tidy up in its place."""
+        """Leave at once, as if killed, and remove the files of the parent that is gone."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         os._exit(1)
 
-    def _play(self, job: Job) -> None:
-        try:
+    def _do(self, job: Job) -> None:
+        def run() -> None:
             train(
                 job.run.settings,
                 job.run.folder,
                 resume=True,
-                on_round=lambda record: self._tell(Answer("round", job.index, record=record)),
-                on_note=lambda text: self._tell(Answer("noted", job.index, text)),
+                on_round=lambda record: self._send(Answer("round", record=record)),
+                on_note=lambda text: self._send(Answer("noted", text)),
                 make_task=lambda settings: make_task(settings, 1, self._dataset(job.data)),
                 on_write=self._check_parent,
             )
-        except Interrupted as error:
-            answer = Answer("interrupted", job.index, str(error))
-        except RunFailed as error:
-            answer = Answer("failed", job.index, str(error))
-        except ValueError as error:
-            answer = Answer("refused", job.index, str(error))
-        except Exception as error:  # the other runs have nothing to do with it
-            answer = Answer("failed", job.index, f"{type(error).__name__}: {error}")
-        else:
-            answer = Answer("finished", job.index)
-        self._tell(answer)
+
+        self._send(ending(run))
 
     def _dataset(self, shared: Shared | None) -> Dataset | None:
         if shared is None:
@@ -119,7 +125,7 @@ class _Worker:
             self._data[shared.folder] = open_shared(shared)
         return self._data[shared.folder]
 
-    def _tell(self, answer: Answer) -> None:
+    def _send(self, answer: Answer) -> None:
         try:
             pickle.dump(answer, self._answers)
             self._answers.flush()
@@ -128,13 +134,10 @@ class _Worker:
 
 
 def serve(scratch: str, parent: int) -> None:
-    """Be a worker: play what standard input says, and answer on standard output.
+    """Be a worker.
 
     Args:
         scratch: folder of the parent's shared files, to be removed should the parent be killed.
         parent: its process number.
     """
-    tune_allocator()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a model or a rule prints must not get between the answers
-    _Worker(sys.stdin.buffer, answers, Path(scratch), parent).serve()
+    _Worker(*worker_pipes(), Path(scratch), parent).serve()

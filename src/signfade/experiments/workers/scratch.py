@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from signfade.experiments.lock import Held, acquire, check_free, release
+from signfade.experiments.files import Held, acquire, check_free, release
 
 __all__ = ["MEMORY", "remove_dead", "scratch_folder"]
 
@@ -26,9 +26,9 @@ _NAME = re.compile(r"signfade-([0-9]+)-([0-9]+)-[0-9a-f]{16}")
 
 @contextmanager
 def scratch_folder(place: Path | None = None) -> Iterator[Path]:
-    """Have a new folder in `place` meanwhile, by default where temporary files are.
+    """Make a new folder in `place`, by default where temporary files are, and remove it afterwards.
 
-    What dead processes of this user left there, or in memory, is removed first.
+    Leftovers of dead processes of this user there and in memory are removed first.
 
     Example:
         >>> with scratch_folder() as folder:

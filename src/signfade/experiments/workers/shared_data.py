@@ -57,14 +57,14 @@ def open_shared(shared: Shared) -> Dataset:
     tensors = {}
     for part, shape in shared.shapes.items():
         dtype = torch.float32 if part.endswith("x") else torch.int64
-        # Not shared for writing: who writes all the same, writes to a page of his own.
+        # Not shared for writing: a process that writes all the same gets a page of its own.
         flat = torch.from_file(str(shared.folder / part), shared=False, size=math.prod(shape), dtype=dtype)
         tensors[part] = flat.view(shape)
     return Dataset(**tensors, classes=shared.classes, name=shared.name)
 
 
 def share_all(settings: Iterable[RunSettings], folder: Path) -> dict[DataKey, Shared]:
-    """Share every data set that the runs name; one that cannot be loaded is left for its runs to tell."""
+    """Share every data set that the runs name; the runs report one that cannot be loaded."""
     found: dict[DataKey, Shared] = {}
     refused: set[DataKey] = set()
     for one in settings:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from signfade import __version__
 from signfade.experiments.folder import RunFolder
+from signfade.experiments.planned_runs import check_startable, folder_name
+from signfade.experiments.stopping import on_stop_signal
 from signfade.experiments.toml import to_toml
-from signfade.experiments.train import Interrupted, RunFailed, folder_name, where_to_begin
+from signfade.experiments.training import Interrupted, RunFailed
 from signfade.integrations.flower.deployed import PID_FILE
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.layout import Start
@@ -87,7 +85,7 @@ def deploy(
     _check(settings, timeout)
     patience = Patience(timeout, quorum, deadline)
     run = RunFolder(folder)
-    if where_to_begin(settings, folder, resume) == "finished":
+    if check_startable(settings, folder, resume) == "finished":
         note(f"{folder} is already finished")
         return run.read_summary() or {}
     own = settings.model_copy(update={"variants": {}})
@@ -95,7 +93,14 @@ def deploy(
     place = run.path / "flower"
     place.mkdir(exist_ok=True)
     (place / PID_FILE).unlink(missing_ok=True)
-    with _interruptible(run, settings.rounds) as proceed, RunFolder(place).claimed():
+    stops: list[None] = []
+
+    def proceed() -> None:
+        if stops:
+            raise Interrupted(f"stopped after round {len(run.read_metrics())} of {settings.rounds}")
+
+    # Every signal is only noted: the processes must be stopped in peace.
+    with on_stop_signal(lambda: stops.append(None)), RunFolder(place).claimed():
         app = write_app(place / "app", settings, run.path.absolute(), patience, keys=auth)
         note(f"starting a SuperLink and {settings.data.devices} SuperNodes; logs are in {place}")
         with Loopback(place, settings.data.devices, tls=tls or auth, auth=auth, proceed=proceed) as flower:
@@ -208,7 +213,7 @@ def _start_again(flower: Loopback, app: Path, run: RunFolder, progress: _Progres
     if pid_file.exists():  # the server lives only as long as its SuperLink, but may take a while to notice
         flower.end(int(pid_file.read_text()))
         pid_file.unlink()
-    flower.restart_link()
+    flower.start_link()
     return flower.submit(app)
 
 
@@ -248,26 +253,3 @@ class _Progress:
             text = line.decode(errors="replace")[20:]  # after the time
             if text != "finished" and not text.endswith("going on"):
                 self.note(text)
-
-
-@contextmanager
-def _interruptible(run: RunFolder, rounds: int) -> Iterator[Callable[[], None]]:
-    """Catch SIGINT and SIGTERM meanwhile; what is yielded raises `Interrupted` once one came."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    def proceed() -> None:
-        if asked:
-            raise Interrupted(f"stopped after round {len(run.read_metrics())} of {rounds}")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield proceed
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield proceed
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

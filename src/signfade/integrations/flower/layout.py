@@ -138,33 +138,23 @@ def read_tensor(record: ArrayRecord, name: str, shape: Shape, dtype: str | None 
     if name not in record:
         raise ValueError(f"the array {name!r} is missing")
     try:
-        found = _declared(record[name].data)
-        if found.shape == shape and (dtype is None or found.dtype == np.dtype(dtype)):
+        found, kind = _declared(record[name].data)
+        if found == shape and (dtype is None or kind == np.dtype(dtype)):
             value = torch.from_numpy(np.asarray(record[name].numpy()).copy())
         else:
             value = None
-    except Exception as error:  # whatever the bytes of a stranger can make NumPy or torch raise
+    except Exception as error:  # whatever a device's bytes can make NumPy or torch raise
         raise ValueError(f"the array {name!r} cannot be read: {error}") from error
     if value is None or value.is_complex() or tuple(value.shape) != shape:
         wanted = f"{dtype or 'numbers'} of shape {list(shape)}"
-        raise ValueError(f"the array {name!r} must be {wanted}; got {found.dtype} {list(found.shape)}")
+        raise ValueError(f"the array {name!r} must be {wanted}; got {kind} {list(found)}")
     if not bool(value.isfinite().all()):
         raise ValueError(f"the array {name!r} must be finite; it holds NaN or infinity")
     return value
 
 
-@dataclass(frozen=True)
-class _Declared:
-    shape: Shape
-    dtype: np.dtype[np.generic]
-
-
-def _declared(data: bytes) -> _Declared:
-    """Return what the bytes of a NumPy array say they hold, before memory is taken for it.
-
-    Raises:
-        ValueError: They are no array, or not as many as they say.
-    """
+def _declared(data: bytes) -> tuple[Shape, np.dtype[np.generic]]:
+    """Return the shape and type that the bytes of a NumPy array declare, before memory is taken for it."""
     head = io.BytesIO(data[:_MOST_HEADER])
     version = np.lib.format.read_magic(head)
     if version != (1, 0):
@@ -172,7 +162,7 @@ def _declared(data: bytes) -> _Declared:
     shape, _, dtype = np.lib.format.read_array_header_1_0(head)
     if head.tell() + math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes are not {dtype} {list(shape)}")
-    return _Declared(shape, dtype)
+    return shape, dtype
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from signfade.experiments.train import RunFailed
+from signfade.experiments.training import RunFailed
 from signfade.integrations.flower.certificates import (
     Certificates,
     NodeKey,
@@ -107,7 +107,7 @@ class Loopback:
     def __enter__(self) -> Loopback:
         try:
             self._prepare()
-            self._start_link()
+            self.start_link()
             if self._auth:
                 names = [f"node-{k}" for k in range(self._devices)]
                 self._keys = [make_node_key(self.folder / "keys", name) for name in names]
@@ -145,7 +145,8 @@ class Loopback:
         config = f'[superlink]\ndefault = "loopback"\n\n[superlink.loopback]\n{connection}'
         (self.home / "config.toml").write_text(config)
 
-    def _start_link(self) -> None:
+    def start_link(self) -> None:
+        """Start the SuperLink; after a restart SuperNodes connect by themselves, and runs are over."""
         host, port = self.address.split(":")
         command: list[str | Path] = ["flower-superlink", "--host", host, "--port", port]
         command += ["--disable-runtime-dependency-installation", "--database", self._state / "superlink.db"]
@@ -168,10 +169,6 @@ class Loopback:
     def link_ended(self) -> int | None:
         """The code with which the SuperLink ended; None while it runs."""
         return None if self._link is None else self._link.poll()
-
-    def restart_link(self) -> None:
-        """Start the SuperLink again after it has ended; SuperNodes connect by themselves, runs are over."""
-        self._start_link()
 
     def end(self, process: int) -> None:
         """End a process of the deployment, if it is one."""

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 from torch import Tensor
 
-from signfade.experiments.train import RunFailed
+from signfade.experiments.training import RunFailed
 from signfade.integrations.flower.exchange import Exchange, Patience
 from signfade.settings import RunSettings
 

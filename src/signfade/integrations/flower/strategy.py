@@ -19,7 +19,8 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.train import RunFailed, play, where_to_begin
+from signfade.experiments.planned_runs import check_startable
+from signfade.experiments.training import RunFailed, run_rounds
 from signfade.integrations.flower.client_registry import ClientRegistry, keys_of
 from signfade.integrations.flower.exchange import Exchange, Patience, Replies
 from signfade.integrations.flower.layout import Layout, Start
@@ -321,12 +322,12 @@ class OneBitStrategy(Strategy):
         if self._folder is None:
             while not rounds.done:
                 rounds.advance()
-        elif where_to_begin(settings, self._folder.path, resume=True) == "finished":
+        elif check_startable(settings, self._folder.path, resume=True) == "finished":
             if (last := self._folder.load_checkpoint()) is not None:
                 rounds.restore(last.tensors, last.round)
             log(INFO, "%s is already finished", self._folder.path)
         else:
-            play(rounds, self._folder)
+            run_rounds(rounds, self._folder)
         rounds.result.arrays = self.arrays()
         return rounds.result
 

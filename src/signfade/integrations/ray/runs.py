@@ -1,7 +1,7 @@
-"""Many runs on a Ray cluster: a task a run, one thread each, one copy of the data a machine.
+"""Many runs on a Ray cluster: one task per run, one thread each, one copy of the data per machine.
 
 All machines must see the folder of the runs, under the same path: there a run keeps its metrics and its
-checkpoints, and there its progress is read. So a run whose worker dies goes on wherever there is room.
+checkpoints, and there its progress is read. So a run whose worker dies continues wherever there is room.
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ from numpy.typing import NDArray
 from signfade import __version__
 from signfade.data import Dataset, load
 from signfade.experiments.metrics import parse_json
-from signfade.experiments.train import Interrupted, PlannedRun, RunFailed, train
-from signfade.experiments.workers.events import OnEvent, Outcome
-from signfade.experiments.workers.job_queue import Ledger, hearing
+from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.stopping import on_stop_signal
+from signfade.experiments.training import train
+from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
+from signfade.experiments.workers.run_worker import ending
 from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key
 from signfade.simulation.allocator import tune_allocator
+from signfade.simulation.run import RunFailed
 from signfade.simulation.tasks import make_task
 
-__all__ = ["cluster", "data_parts", "dataset_of", "play"]
+__all__ = ["cluster", "run_all"]
 
-_LOOK = 0.5  # seconds between two looks at the runs' progress
+_POLL = 0.5  # seconds between two checks of the runs' progress
 _STORE = 1 << 28  # bytes of a local cluster's object store, besides the data sets
 
 
-def play(
+def run_all(
     runs: Sequence[PlannedRun],
     jobs: int | None = None,
     *,
     on_event: OnEvent | None = None,
     address: str | None = None,
 ) -> Outcome:
-    """Play runs, each in its folder, on a Ray cluster; otherwise as `run_pool.play` does.
+    """Do runs, each in its folder, on a Ray cluster; otherwise as `run_pool.run_all` does.
 
     Args:
         runs: settings and folder of each; folders differ, and all machines see them.
         jobs: runs at a time; None takes as many as the cluster has cores.
-        on_event: told, in the caller's thread, whatever happens; of the rounds, not every one.
+        on_event: called in the caller's thread with every event; of the rounds, not every one.
         address: of the cluster, as `ray.init` takes it; None starts one on this machine and ends it.
 
     Returns:
@@ -61,19 +64,19 @@ def play(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be 1 or more; got {jobs}")
-    ledger = Ledger(runs, on_event)
-    if ledger.waiting:
-        data = _load_all(ledger)
+    queue = JobQueue(runs, on_event)
+    if queue.waiting:
+        data = _load_all(queue)
         size = sum(array.nbytes for arrays in data.values() for array in arrays["arrays"].values())
         with cluster(address, jobs, _STORE + 2 * size) as ray:
             most = int(ray.cluster_resources().get("CPU", 1))
-            _Tasks(ray, ledger, jobs or most, data).run()
-    return ledger.outcome()
+            _Tasks(ray, queue, jobs or most, data).run()
+    return queue.outcome()
 
 
 @contextmanager
 def cluster(address: str | None, cores: int | None, store: int) -> Iterator[ModuleType]:
-    """Have a Ray cluster meanwhile: the caller's own if there is one, the one at `address`, or a new one.
+    """Connect to a Ray cluster: the caller's own if there is one, the one at `address`, or a new one.
 
     Args:
         address: as `ray.init` takes it; None starts a cluster on this machine.
@@ -95,7 +98,7 @@ def cluster(address: str | None, cores: int | None, store: int) -> Iterator[Modu
             raise ValueError(f"this process has a Ray cluster already; leave out the address {address!r}")
         yield ray
         return
-    with hearing(lambda: None):  # Ray takes SIGTERM for itself and does not give it back
+    with on_stop_signal(lambda: None):  # Ray takes SIGTERM for itself and does not give it back
         _start(ray, address, cores, store)
         try:
             yield ray
@@ -126,63 +129,63 @@ def _start(ray: ModuleType, address: str | None, cores: int | None, store: int) 
                 raise RunFailed(f"no Ray cluster can be started here: {error}") from error
 
 
-def _load_all(ledger: Ledger) -> dict[DataKey, dict[str, Any]]:
-    """Every data set that the runs name; one that cannot be loaded is left for its runs to tell."""
+def _load_all(queue: JobQueue) -> dict[DataKey, dict[str, Any]]:
+    """Every data set that the runs name; the runs report one that cannot be loaded."""
     found: dict[DataKey, dict[str, Any]] = {}
-    for key in dict.fromkeys(data_key(ledger.runs[index].settings) for index in ledger.waiting):
+    for key in dict.fromkeys(data_key(queue.runs[index].settings) for index in queue.waiting):
         if key is None:
             continue
         with suppress(ValueError):
-            found[key] = data_parts(load(*key))
+            found[key] = _data_parts(load(*key))
     return found
 
 
-def data_parts(dataset: Dataset) -> dict[str, Any]:
-    """Return a data set as arrays, which Ray keeps once a machine."""
+def _data_parts(dataset: Dataset) -> dict[str, Any]:
+    """A data set as arrays, which Ray keeps once per machine."""
     arrays = {part: getattr(dataset, part).numpy() for part in PARTS}
     return {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
 
 
 class _Tasks:
-    """Which task plays what."""
+    """Which task does which run."""
 
     def __init__(
-        self, ray: ModuleType, ledger: Ledger, jobs: int, data: dict[DataKey, dict[str, Any]]
+        self, ray: ModuleType, queue: JobQueue, jobs: int, data: dict[DataKey, dict[str, Any]]
     ) -> None:
-        self._ray, self._ledger, self._jobs = ray, ledger, jobs
+        self._ray, self._queue, self._jobs = ray, queue, jobs
         self._data = {key: ray.put(parts) for key, parts in data.items()}
-        self._task = ray.remote(num_cpus=1, max_retries=0, max_calls=0)(_play)
+        self._task = ray.remote(num_cpus=1, max_retries=0, max_calls=0)(_run)
         self._running: dict[Any, int] = {}
         self._done: dict[int, int] = {}  # rounds, as last seen
-        self._asked = 0
+        self._stops = 0
 
     def _ask(self) -> None:
-        self._asked += 1
+        self._stops += 1
 
     def run(self) -> None:
-        """Play all that is waiting."""
-        ledger = self._ledger
-        home = Path(os.path.commonpath([run.folder.absolute().parent for run in ledger.runs]))
-        with hearing(self._ask), _beacon(home) as beacon:
-            while self._running or (ledger.waiting and not ledger.asked):
-                while ledger.waiting and len(self._running) < self._jobs and not ledger.asked:
-                    index = ledger.next()
-                    run = ledger.runs[index]
+        """Work off the queue."""
+        queue = self._queue
+        home = Path(os.path.commonpath([run.folder.absolute().parent for run in queue.runs]))
+        with on_stop_signal(self._ask), _marker(home) as marker:
+            while self._running or (queue.waiting and not queue.stops):
+                while queue.waiting and len(self._running) < self._jobs and not queue.stops:
+                    index = queue.next()
+                    run = queue.runs[index]
                     key = data_key(run.settings)
                     planned = PlannedRun(run.settings, run.folder.absolute())
                     reference = self._task.remote(
                         planned,
                         None if key is None else self._data.get(key),
-                        beacon,
+                        marker,
                         os.getcwd(),
                         __version__,
                     )
                     self._running[reference] = index
-                ready, _ = self._ray.wait(list(self._running), timeout=_LOOK)
+                ready, _ = self._ray.wait(list(self._running), timeout=_POLL)
                 for reference in ready:
                     self._take(reference)
-                self._look()
-                if self._asked > ledger.asked:
+                self._report_rounds()
+                if self._stops > queue.stops:
                     self._stop()
 
     def _take(self, reference: Any) -> None:
@@ -192,41 +195,41 @@ class _Tasks:
         try:
             kind, text, notes = self._ray.get(reference)
         except (errors.TaskCancelledError, errors.RayTaskError) as error:
-            stopped = isinstance(error, errors.TaskCancelledError) or self._ledger.asked
+            stopped = isinstance(error, errors.TaskCancelledError) or self._queue.stops
             reason = str(error).strip().splitlines()[-1]
-            self._ledger.settle(index, "interrupted" if stopped else "failed", reason)
+            self._queue.settle(index, "interrupted" if stopped else "failed", reason)
         except errors.RayError as error:  # its process, its machine or its memory is gone
-            self._ledger.died(index, f"died ({type(error).__name__})")
+            self._queue.died(index, f"died ({type(error).__name__})")
         else:
             for note in notes:
-                self._ledger.note(index, note)
-            self._ledger.settle(index, kind, text)
+                self._queue.note(index, note)
+            self._queue.settle(index, kind, text)
 
-    def _look(self) -> None:
-        """Tell of new rounds, as far as they are written."""
+    def _report_rounds(self) -> None:
+        """Report new rounds, as far as they are written."""
         for index in self._running.values():
-            record = _last_record(self._ledger.runs[index].folder)
+            record = _last_record(self._queue.runs[index].folder)
             if record is not None and record["round"] != self._done.get(index):
                 self._done[index] = record["round"]
-                self._ledger.round(index, record)
+                self._queue.round(index, record)
 
     def _stop(self) -> None:
-        """Somebody asked: the rounds in hand are finished and saved. Asked again: not even that."""
-        self._ledger.asked = self._asked
+        """Asked once, tasks finish and save their round; asked again, they are killed."""
+        self._queue.stops = self._stops
         for reference in self._running:
-            self._ray.cancel(reference, force=self._asked > 1)
+            self._ray.cancel(reference, force=self._stops > 1)
 
 
 @contextmanager
-def _beacon(folder: Path) -> Iterator[Path]:
-    """Put up a file by which other machines can tell that they see this folder."""
+def _marker(folder: Path) -> Iterator[Path]:
+    """Write a file by which other machines can tell that they see this folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    beacon = folder / f".signfade-{uuid.uuid4().hex}"
-    beacon.touch()
+    marker = folder / f".signfade-{uuid.uuid4().hex}"
+    marker.touch()
     try:
-        yield beacon
+        yield marker
     finally:
-        beacon.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
 
 
 def _last_record(folder: Path) -> dict[str, Any] | None:
@@ -241,40 +244,35 @@ def _last_record(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _play(
-    run: PlannedRun, data: dict[str, Any] | None, beacon: Path, home: str, version: str
+def _run(
+    run: PlannedRun, data: dict[str, Any] | None, marker: Path, home: str, version: str
 ) -> tuple[str, str, list[str]]:
-    """Play one run in a worker of the cluster; return how it ended, why, and what was noted."""
+    """Do one run in a worker of the cluster; return how it ended, why, and its notes."""
     here = socket.gethostname()
     if version != __version__:
         return "refused", f"{here} has signfade {__version__}, not {version}", []
-    if not beacon.exists():
-        return "refused", f"{here} does not see {beacon.parent}; --out must be where all machines see it", []
+    if not marker.exists():
+        return "refused", f"{here} does not see {marker.parent}; --out must be where all machines see it", []
     notes: list[str] = []
     torch.set_num_threads(1)
     tune_allocator()
-    try:
-        with chdir(home if os.path.isdir(home) else "."):  # where a file.py:function is looked for
+
+    def do() -> None:
+        with chdir(home if os.path.isdir(home) else "."):  # a file.py:function is relative to it
             train(
                 run.settings,
                 run.folder,
                 resume=True,
                 on_note=notes.append,
-                make_task=lambda settings: make_task(settings, 1, dataset_of(data)),
+                make_task=lambda settings: make_task(settings, 1, _dataset(data)),
             )
-    except Interrupted as error:
-        return "interrupted", str(error), notes
-    except RunFailed as error:
-        return "failed", str(error), notes
-    except ValueError as error:
-        return "refused", str(error), notes
-    except Exception as error:  # the other runs have nothing to do with it
-        return "failed", f"{type(error).__name__}: {error}", notes
-    return "finished", "", notes
+
+    answer = ending(do)
+    return answer.kind, answer.text, notes
 
 
-def dataset_of(data: dict[str, Any] | None) -> Dataset | None:
-    """Return the data set over the object store's memory, which is read-only; nobody writes to it."""
+def _dataset(data: dict[str, Any] | None) -> Dataset | None:
+    """The data set over the object store's memory, which is read-only and only read."""
     if data is None:
         return None
     arrays: dict[str, NDArray[np.generic]] = data["arrays"]

@@ -1,22 +1,34 @@
-"""What the tests of engines look at: the processes we have, and what runs leave behind."""
+"""What the tests of worker pools share: the processes we have, and what runs leave behind."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from signfade.experiments.config import resolve
-from signfade.experiments.train import PlannedRun, train
+from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.training import train
 
 
 def children(parent: int | str = "self") -> list[int]:
-    """The process numbers of a process's children, from the kernel."""
+    """The process numbers of a process's children, from the kernel; helpers of multiprocessing aside."""
     tasks = Path(f"/proc/{parent}/task")
-    return [int(pid) for task in tasks.glob("*/children") for pid in task.read_text().split()]
+    found = [int(pid) for task in tasks.glob("*/children") for pid in task.read_text().split()]
+    return [pid for pid in found if "multiprocessing" not in _command(pid)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def left_behind(wanted: list[int], seconds: float = 10.0) -> list[int]:
@@ -35,7 +47,7 @@ def left_behind(wanted: list[int], seconds: float = 10.0) -> list[int]:
 
 
 def planned(folder: Path, **keys: Any) -> PlannedRun:
-    """A short run of digits; `server__step` stands for server.learning_rate."""
+    """A short run of digits; `server__learning_rate` stands for server.learning_rate."""
     base = {"rounds": 6, "data.devices": 4, "data.batch": 8, "model.name": "linear", "checkpoint_every": 3}
     base |= {"eval.every": 3}
     return PlannedRun(resolve(base | {key.replace("__", "."): value for key, value in keys.items()}), folder)
@@ -56,7 +68,7 @@ def remains(folder: Path) -> dict[str, Any]:
 
 
 def inline(run: PlannedRun, folder: Path) -> dict[str, Any]:
-    """What the run leaves when it is played in this process."""
+    """What the run leaves when it is done in this process."""
     train(run.settings, folder)
     return remains(folder)
 
@@ -67,3 +79,14 @@ def no_process_stays() -> Any:
     before = set(children())
     yield
     assert left_behind([pid for pid in children() if pid not in before]) == []
+
+
+@pytest.fixture
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Wait until no other test that asks for this is running, whichever worker of pytest-xdist it is on."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent  # a worker's own folder is in that of all
+    with open(place / "alone.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

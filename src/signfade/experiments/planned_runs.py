@@ -1,4 +1,4 @@
-"""Where a run is kept, and how far it has come there."""
+"""A planned run: its settings, its folder, and how far it has come there."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from signfade.settings import RunSettings
 
 __all__ = [
     "PlannedRun",
+    "Status",
+    "check_startable",
     "folder_name",
     "refuse_unfinished",
     "run_folder",
-    "standing",
-    "where_to_begin",
+    "status_of",
 ]
 
 _LONGEST = 200  # bytes of a folder's name; most systems end at 255, and some names are made longer
 
 
+Status = Literal["new", "unfinished", "finished"]
+
+
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to be played: its settings and its own folder."""
+    """The settings of a run and its own folder."""
 
     settings: RunSettings
     folder: Path
@@ -53,8 +57,8 @@ def run_folder(settings: RunSettings) -> Path:
     return Path(settings.out) / folder_name(settings.name)
 
 
-def standing(settings: RunSettings, folder: Path) -> Literal["new", "unfinished", "finished"]:
-    """Return how far the run with these settings has come in `folder`; touch nothing.
+def status_of(settings: RunSettings, folder: Path) -> Status:
+    """Return how far the run with these settings has come in `folder`; change nothing.
 
     Raises:
         FolderError: the folder holds a run with another config, or a damaged one.
@@ -74,22 +78,20 @@ def standing(settings: RunSettings, folder: Path) -> Literal["new", "unfinished"
     return "finished" if run.finished else "unfinished"
 
 
-def where_to_begin(
-    settings: RunSettings, folder: Path, resume: bool
-) -> Literal["new", "unfinished", "finished"]:
-    """Return how far the run has come, as `standing` does, but refuse one that is unfinished and not resumed.
+def check_startable(settings: RunSettings, folder: Path, resume: bool) -> Status:
+    """Return the status of a run, as `status_of` does, but refuse one that is unfinished and not resumed.
 
     Raises:
-        FolderError: the folder holds something else, or this run unfinished and another process plays it or
-            `resume` is false.
+        FolderError: the folder holds something else, or this run unfinished and either another process is at
+            it or `resume` is false.
     """
-    where = standing(settings, folder)
-    if where == "unfinished":
+    status = status_of(settings, folder)
+    if status == "unfinished":
         run = RunFolder(folder)
         run.check_free()
         if not resume:
             refuse_unfinished(settings, run)
-    return where
+    return status
 
 
 def refuse_unfinished(settings: RunSettings, run: RunFolder) -> None:

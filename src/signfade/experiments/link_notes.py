@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,7 @@ def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array 
     Example:
         >>> from signfade.experiments.config import load
         >>> switch_notes(load(None, ["cell.side_info=coded", "method.side_bits=4"]), np.array([10.0]))
-        ['Scalars: 15 % of the codewords (128 bits, 4 bits a scalar) are lost.']
+        ['Scalars: 15 % of the codewords (128 bits, 4 bits per scalar) are lost.']
     """
     cell, method = settings.cell, settings.method
     if len(mean_snr_db) > _LEVELS:
@@ -87,21 +88,23 @@ def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array 
     snr = 10 ** (mean_snr_db / 10)
     notes = []
     if cell.modulation == "qpsk":
-        notes.append("Two bits a symbol: SNRs are those of a bit, 3 dB below the symbol's.")
-    if cell.csi == "pilot" and method.aggregator != "ideal":
+        notes.append("Two bits per symbol: SNRs are those of a bit, 3 dB below the symbol's.")
+    rule = AGGREGATORS.find(method.aggregator)
+    if cell.csi == "pilot" and rule.sends != "values":
         notes.append(_pilots(cell, method, snr))
-    if cell.side_info == "coded" and AGGREGATORS.find(method.aggregator).sends_scalars:
+    if cell.side_info == "coded" and rule.sends_scalars:
         notes.append(_scalars(cell, method, snr))
-    if cell.access == "over_the_air" and faded_snr_db is not None and method.aggregator != "ideal":
+    if cell.access == "over_the_air" and faded_snr_db is not None and rule.sends != "values":
         notes.append(_air(settings, faded_snr_db))
     return notes
 
 
 def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
-    rule: PilotRule = "blmmse" if method.aggregator == "blmmse" else "sbfl"
+    law = AGGREGATORS.find(method.aggregator).law
+    rule: PilotRule = law if law in get_args(PilotRule) else "sbfl"  # type: ignore[assignment]
     kind = {"fading": cell.fading, "rician_k": cell.rician_k, "family": method.family}
-    heard = cell.pilots * (2 if cell.modulation == "qpsk" else 1)  # a pilot has the power of a symbol
-    found = np.mean(pilot_mse(rule, snr, heard, use=cell.csi_error, **kind))  # type: ignore[arg-type]
+    pilots = cell.pilots * (2 if cell.modulation == "qpsk" else 1)  # a pilot has the power of a symbol
+    found = np.mean(pilot_mse(rule, snr, pilots, use=cell.csi_error, **kind))  # type: ignore[arg-type]
     known = np.mean(mse_faded(rule, snr, **kind))  # type: ignore[arg-type]
     many = "1 pilot" if cell.pilots == 1 else f"{cell.pilots} pilots"
     return f"Gains: with {many} ({cell.csi_error}) the error of {rule} is {found:.3f}, if known {known:.3f}."
@@ -119,16 +122,16 @@ def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
         raise ConfigError(str(error)) from None
     lost = block_error_faded(snr, bits + cell.code_check, code.length, cell.fading, cell.rician_k)
     share = f"{100 * np.mean(lost):.0f} %"
-    return f"Scalars: {share} of the codewords ({code.length} bits, {bits // 2} bits a scalar) are lost."
+    return f"Scalars: {share} of the codewords ({code.length} bits, {bits // 2} bits per scalar) are lost."
 
 
 def _air(settings: RunSettings, faded_snr_db: Array) -> str:
     cell, rule, devices = settings.cell, settings.method.aggregator, settings.data.devices
-    heard = f"{cell.precoding}, {'once' if cell.repeats == 1 else f'{cell.repeats} times'}"
+    how = f"{cell.precoding}, {'once' if cell.repeats == 1 else f'{cell.repeats} times'}"
     error = air_error(settings, 10 ** (faded_snr_db[:_AIR_ROUNDS] / 10))
     return (
-        f"Over the air ({heard}) the error of {rule} is {error:.3f}; "
-        f"channel uses a coordinate: {cell.repeats}, one device at a time {devices}."
+        f"Over the air ({how}) the error of {rule} is {error:.3f}; "
+        f"channel uses per coordinate: {cell.repeats}, one device at a time {devices}."
     )
 
 
@@ -136,7 +139,7 @@ def air_error(settings: RunSettings, snr: Array) -> float:
     """Return the error of the sum read over the air, over its variance, of independent devices alike.
 
     Signs are drawn, and the rule is tried on them; what a sign leaves open of its gradient is added by
-    formula. A vote is judged after the best scaling.
+    formula. The error of a vote is that of its best multiple.
 
     Args:
         settings: The run's.
@@ -149,7 +152,7 @@ def air_error(settings: RunSettings, snr: Array) -> float:
     from signfade.server import over_the_air, superposed_vote
     from signfade.uplink import align
 
-    cell, rule = settings.cell, settings.method.aggregator
+    cell, rule = settings.cell, AGGREGATORS.find(settings.method.aggregator)
     kappa, devices = float(kappa_of(1.0, settings.method.family)), snr.shape[1]
     level = None if cell.inversion_db is None else 10 ** (cell.inversion_db / 20)
     zero, scale = torch.zeros(devices).double(), torch.full((devices,), kappa).double()
@@ -160,14 +163,14 @@ def air_error(settings: RunSettings, snr: Array) -> float:
         gain, noise = torch.from_numpy(np.sqrt(one)), torch.ones(devices).double()
         amplitude = align(gain, noise, cell.precoding, level, cell.repeats)
         y = amplitude @ signs + draw[-1] / math.sqrt(cell.repeats)
-        if rule == "signsgd":
+        if not rule.scaled:
             read = superposed_vote(y)
         else:
-            how = "gaussian" if rule == "blmmse" else "auto"
+            how = "gaussian" if rule.over_the_air == "linear" else "auto"
             read = over_the_air(y, amplitude, 1 / cell.repeats, zero, scale, method=how)  # type: ignore[arg-type]
         product.append(float((kappa * signs.sum(dim=0) * read).mean()) / devices)
         power.append(float(read.square().mean()) / devices)
     explained, size = np.array(product), np.array(power)
-    if rule == "signsgd":
+    if not rule.scaled:
         return float(np.mean(1 - explained**2 / size))
     return float(np.mean(1 - 2 * explained + size))

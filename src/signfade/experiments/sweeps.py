@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 from signfade.experiments.config import ConfigError, overlay, parse_override, read, resolve
 from signfade.experiments.group import setting_text
+from signfade.experiments.planned_runs import PlannedRun, folder_name, status_of
 from signfade.experiments.toml import flatten, toml_value
-from signfade.experiments.train import PlannedRun, folder_name, standing
 
 __all__ = ["Sweep", "SweepRun", "plan_sweep", "read_sweep"]
 
@@ -114,7 +114,7 @@ def plan_sweep(
     Example:
         >>> steps = {"grid": {"server.learning_rate": [0.1, 0.2]}, "seeds": 2, "name": "try"}
         >>> [run.planned.folder.as_posix() for run in plan_sweep(steps).runs][1:3]
-        ['runs/try-sweep/step-0.1/seed-1', 'runs/try-sweep/step-0.2/seed-0']
+        ['runs/try-sweep/learning-rate-0.1/seed-1', 'runs/try-sweep/learning-rate-0.2/seed-0']
     """
     config = overlay({}, {key: value for key, value in (base or {}).items() if key != "variants"})
     config = overlay(config, {key: value for key, value in tree.items() if key not in _OWN})
@@ -136,7 +136,7 @@ def plan_sweep(
         for seed in seeds:
             own = chosen.model_copy(update={"seed": seed, "out": out or settings.out})
             run = PlannedRun(own, folder / point.slug / f"seed-{seed}")
-            standing(run.settings, run.folder)
+            status_of(run.settings, run.folder)
             title = point.title + (f", seed {seed}" if len(seeds) > 1 else "")
             runs.append(SweepRun(point.tried, run, title))
     return Sweep(settings.name, folder, keys, tuple(runs))

@@ -10,7 +10,7 @@ import typer
 from signfade.cli.options import Address, EngineName, Out, Overrides, fetch_data, stdout_console
 
 if TYPE_CHECKING:
-    from signfade.experiments.sweep import Sweep
+    from signfade.experiments.sweeps import Sweep
 
 __all__ = ["sweep"]
 
@@ -20,7 +20,7 @@ def sweep(
         Path, typer.Argument(metavar="SWEEP", help="TOML file: a config, [grid], [[runs]], seeds.")
     ],
     show: Annotated[
-        bool, typer.Option("--list", help="List the runs and how far they are; play nothing.")
+        bool, typer.Option("--list", help="List the runs and how far they are; run nothing.")
     ] = False,
     engine: EngineName = "process",
     jobs: Annotated[
@@ -38,15 +38,15 @@ def sweep(
     The runs are kept in OUT/NAME-sweep, with one table of all results. The same command again skips what is
     finished and continues what was stopped or failed.
     """
-    from signfade.experiments.sweep import read_sweep
-    from signfade.experiments.workers.engines import choose_engine
+    from signfade.experiments.sweeps import read_sweep
+    from signfade.experiments.workers.run_pool import choose_engine
 
     plan = read_sweep(file, overrides or [], out)
     if show:
         stdout_console().print(_listing(plan))
         return
-    play = choose_engine(engine, address)
-    from signfade.cli.board import Board
+    run_all = choose_engine(engine, address)
+    from signfade.cli.progress import Progress
     from signfade.experiments.group import group_runs, load_run
     from signfade.experiments.results import gather, write_results
     from signfade.experiments.table import comparison_table
@@ -56,8 +56,8 @@ def sweep(
         fetch_data(settings)
     failed: dict[Path, str] = {}
     try:
-        with Board([run.title for run in plan.runs], [run.settings.rounds for run in runs]) as board:
-            outcome = play(runs, jobs, on_event=board.event)
+        with Progress([run.title for run in plan.runs], [run.settings.rounds for run in runs]) as progress:
+            outcome = run_all(runs, jobs, on_event=progress.event)
             failed = outcome.failed
     finally:
         files = write_results(gather(plan, failed), plan.folder)
@@ -83,9 +83,9 @@ def _listing(plan: Sweep) -> Any:
     table = Table("run", "state", "folder", box=box.SIMPLE)
     rows = gather(plan)
     for run, row in zip(plan.runs, rows):
-        told = {"absent": "to do", "unfinished": "begun"}.get(row["state"], row["state"])
-        table.add_row(*map(Text, (run.title, told, row["folder"])))
+        state = {"absent": "to do", "unfinished": "begun"}.get(row["state"], row["state"])
+        table.add_row(*map(Text, (run.title, state, row["folder"])))
     left = [run.planned.settings.rounds for run, row in zip(plan.runs, rows) if row["state"] != "finished"]
-    table.caption = f"{len(rows)} runs, {len(rows) - len(left)} finished; at most {sum(left)} rounds to play"
+    table.caption = f"{len(rows)} runs, {len(rows) - len(left)} finished; at most {sum(left)} rounds to do"
     table.caption_justify = "left"
     return table

@@ -12,10 +12,14 @@ from signfade import experiments
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.group import Group, Run, group_runs, load_run
-from signfade.experiments.report import render_report, write_report
+from signfade.experiments.html_report import render_report, write_report
 from signfade.experiments.table import comparison, sent_items
-from signfade.experiments.train import train
-from signfade.experiments.words import finding, theory_finding, theory_rows
+from signfade.experiments.training import train
+from signfade.experiments.findings import finding, theory_finding, theory_rows
+from signfade.experiments.findings import finding, theory_finding, theory_rows
+from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.group import Group, Run, group_runs, load_run
+from signfade.experiments.html_report import write_report
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -165,9 +169,9 @@ def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> N
 
 
 def test_the_package_has_what_it_says_and_nothing_else() -> None:
-    assert all(getattr(lab, name) is not None for name in lab.__all__)
+    assert all(getattr(experiments, name) is not None for name in experiments.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = lab.nothing
+        _ = experiments.nothing
 
 
 # -- the sentences -------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # typer's, for a command that needs another word
             print(error, file=sys.stderr)
             return BAD_INPUT
-        code, sentence = _judge(error, arguments)
+        code, sentence = _exit_code(error, arguments)
         print(f"signfade: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
@@ -61,16 +61,18 @@ def _check_environment() -> None:
         raise ValueError(f"NUMBA_DISABLE_JIT must be 0 or unset: the kernels only run compiled; got {value}")
 
 
-def _judge(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
-    """Return the exit code and the sentence that an error deserves."""
+def _exit_code(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code and the sentence for an error."""
     if hasattr(error, "format_message"):  # a usage error of typer
         place = getattr(getattr(error, "ctx", None), "command_path", "signfade")
         return BAD_INPUT, f"{error.format_message()} (see {place} --help)"
-    train: Any = sys.modules.get("signfade.experiments.train")  # not loaded: no run has begun
-    if isinstance(error, KeyboardInterrupt | typer.Abort) or (train and isinstance(error, train.Interrupted)):
+    training: Any = sys.modules.get("signfade.experiments.training")  # not loaded: no run has begun
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or (
+        training and isinstance(error, training.Interrupted)
+    ):
         stopped = str(error) or "stopped"
         return INTERRUPTED, f"{stopped}; {_how_to_resume(arguments)}"
-    if train and isinstance(error, train.RunFailed):
+    if training and isinstance(error, training.RunFailed):
         return FAILED, str(error)
     if isinstance(error, ValueError):  # what is wrong with settings, folders and data is always one of these
         return BAD_INPUT, str(error)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,23 @@ from signfade.experiments.config import ConfigError, overlay, resolve
 from signfade.experiments.figures import curves
 from signfade.experiments.folder import write_atomically
 from signfade.experiments.group import Group, group_runs, load_run
-from signfade.experiments.report import write_report
+from signfade.experiments.html_report import write_report
+from signfade.experiments.planned_runs import PlannedRun, folder_name, status_of
 from signfade.experiments.style import save_figure
 from signfade.experiments.table import comparison_table
 from signfade.experiments.toml import flatten
-from signfade.experiments.train import PlannedRun, RunFailed, folder_name, standing, train
+from signfade.experiments.training import RunFailed, train
+from signfade.experiments.workers import run_pool
+from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.registry import is_import_path, load_function
 from signfade.server import AGGREGATORS
 from signfade.settings import PRESETS, RunSettings
 
 __all__ = [
     "CompareResult",
-    "PlannedRun",
     "compare",
     "method_settings",
     "plan",
-    "result_of",
     "write_comparison",
 ]
 
@@ -107,12 +109,12 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
         )
     chosen = resolve(overlay(tree, layer, f"variants.{name}: ") | {"label": label})
     if is_import_path(chosen.method.aggregator):
-        load_function(chosen.method.aggregator)  # a typing error is told before the first run, not after it
+        load_function(chosen.method.aggregator)  # report a typing error before the first run, not after it
     return chosen
 
 
 def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int = 1) -> list[PlannedRun]:
-    """Return the runs of a comparison in the order they are played: all methods of one seed, then the next.
+    """Return the runs of a comparison in their order: all methods of one seed, then the next.
 
     Args:
         settings: what all methods share.
@@ -142,60 +144,53 @@ def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int
     for seed in range(settings.seed, settings.seed + seeds):
         for one, slug in zip(chosen, slugs):
             run = PlannedRun(one.model_copy(update={"seed": seed}), folder / slug / f"seed-{seed}")
-            standing(run.settings, run.folder)
+            status_of(run.settings, run.folder)
             runs.append(run)
     return runs
 
 
-def compare(
-    runs: Sequence[PlannedRun],
-    *,
-    on_start: Callable[[PlannedRun], None] | None = None,
-    on_round: Callable[[dict[str, Any]], None] | None = None,
-    on_note: Callable[[str], None] | None = None,
-) -> CompareResult:
-    """Play the runs of a plan, each in its folder.
+def compare(runs: Sequence[PlannedRun], jobs: int = 1, *, on_event: OnEvent | None = None) -> CompareResult:
+    """Do the runs of a plan, each in its folder, and read the results.
 
-    Runs that are already there are taken as they are, and continued if they are unfinished. A run that fails
-    does not keep the others from being played.
+    Finished runs are taken as they are, unfinished ones continued. A run that fails does not stop the others.
 
     Args:
         runs: from `plan`.
-        on_start: told which run begins.
-        on_round: told the metrics of each round.
-        on_note: told, in sentences, what a person should know.
+        jobs: runs at a time: 1 does them in this process, more in worker processes of one thread each.
+        on_event: called with every event.
 
     Raises:
         RunFailed: all of them failed.
-        Interrupted: as `train` does; the same call goes on from there.
+        ValueError: settings or data of a run cannot be used.
+        Interrupted: as `train` does; the same call continues.
     """
-    note = on_note or (lambda text: None)
-    failed: dict[Path, str] = {}
-    for run in runs:
-        if on_start is not None:
-            on_start(run)
+    outcome = _in_turn(runs, on_event) if jobs == 1 else run_pool.run_all(runs, jobs, on_event=on_event)
+    for folder in outcome.refused:
+        raise ValueError(outcome.failed[folder])
+    if not outcome.finished:
+        raise RunFailed(f"every run failed; the first: {next(iter(outcome.failed.values()))}")
+    return CompareResult(group_runs([load_run(folder) for folder in outcome.finished]), outcome.failed)
+
+
+def _in_turn(runs: Sequence[PlannedRun], on_event: OnEvent | None) -> Outcome:
+    """Do the runs one after another in this process."""
+    queue = JobQueue(runs, on_event)
+    while queue.waiting:
+        index = queue.next()
+        run = runs[index]
         try:
-            train(run.settings, run.folder, resume=True, on_round=on_round, on_note=note)
+            train(
+                run.settings,
+                run.folder,
+                resume=True,
+                on_round=partial(queue.round, index),
+                on_note=partial(queue.note, index),
+            )
         except RunFailed as error:
-            failed[run.folder] = str(error)
-            note(f"{run.settings.method_label}, seed {run.settings.seed}, failed: {error}")
-    return result_of(runs, failed)
-
-
-def result_of(runs: Sequence[PlannedRun], failed: dict[Path, str]) -> CompareResult:
-    """Read the runs of a plan that has been played, wherever that was.
-
-    Args:
-        runs: from `plan`.
-        failed: why runs failed, by folder; they are left out.
-
-    Raises:
-        RunFailed: all of them failed.
-    """
-    done = [run.folder for run in runs if run.folder not in failed]
-    if not done:
-        raise RunFailed(f"every run failed; the first: {next(iter(failed.values()))}")
-    return CompareResult(group_runs([load_run(folder) for folder in done]), failed)
+            queue.settle(index, "failed", str(error))
+        else:
+            queue.settle(index, "finished", "")
+    return queue.outcome()
 
 
 def write_comparison(result: CompareResult, folder: Path, title: str) -> list[Path]:

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from signfade.experiments.compare import compare, method_settings, plan
+from signfade.experiments.comparisons import compare, method_settings, plan
 from signfade.experiments.config import ConfigError, load, resolve
 from signfade.experiments.folder import FolderError
 from signfade.experiments.style import PLACES
-from signfade.experiments.train import train
+from signfade.experiments.training import train
+from signfade.experiments.workers.job_queue import Event
 from signfade.settings import PRESETS, RunSettings, method_name
 
 ROOT = Path(__file__).parents[2]
 NAMED = (
-    "src/signfade/lab/demo.toml",
+    "src/signfade/experiments/demo.toml",
     "examples/digits.toml",
     "examples/mnist.toml",
     "examples/mnist_downlink.toml",
@@ -35,7 +36,8 @@ def settings(**tables: Any) -> RunSettings:
 
 def test_a_variant_is_the_file_with_its_keys_on_top() -> None:
     shared = settings(
-        server={"step": 0.5, "momentum": 0.25}, variants={"a": {"server.learning_rate": 0.1, "eval.every": 3}}
+        server={"learning_rate": 0.5, "momentum": 0.25},
+        variants={"a": {"server.learning_rate": 0.1, "eval.every": 3}},
     )
     found = method_settings(shared, "a")
     assert (found.server.learning_rate, found.server.momentum, found.eval.every) == (0.1, 0.25, 3)
@@ -77,7 +79,7 @@ def test_the_readme_speaks_of_methods_by_their_names() -> None:
 
 def test_the_demo_has_the_steps_that_its_tuning_found() -> None:
     record = json.loads((ROOT / "docs" / "results" / "demo.json").read_text())
-    for file in ("src/signfade/lab/demo.toml", "examples/digits.toml"):
+    for file in ("src/signfade/experiments/demo.toml", "examples/digits.toml"):
         for name, points in record["tuning"].items():
             most = max(len(point["scores"]) for point in points)
             best = max((p for p in points if len(p["scores"]) == most), key=lambda p: fmean(p["scores"]))
@@ -151,11 +153,10 @@ def test_a_plan_goes_seed_by_seed(tmp_path: Path) -> None:
 
 def test_more_seeds_later_reuse_the_first(tmp_path: Path) -> None:
     compare(plan(settings(), ["sbfl"], tmp_path))
-    heard: list[int] = []
-    result = compare(
-        plan(settings(), ["sbfl"], tmp_path, seeds=2), on_round=lambda record: heard.append(record["round"])
-    )
-    assert heard == [1, 2]  # those of the second seed only
+    events: list[Event] = []
+    result = compare(plan(settings(), ["sbfl"], tmp_path, seeds=2), on_event=events.append)
+    rounds = [(event.index, event.round) for event in events if event.kind == "round"]
+    assert rounds == [(1, 1), (1, 2)]  # those of the second seed only
     assert [(group.label, group.seeds) for group in result.groups] == [("sbfl", 2)]
 
 

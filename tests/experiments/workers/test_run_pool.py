@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from signfade.integrations import child, scratch
-from signfade.experiments.workers.events import Event
-from signfade.experiments.workers.run_pool import play
-from signfade.experiments.workers.scratch import remove_dead, scratch_folder
-from signfade.experiments.workers.run_worker import _Worker
+from signfade.experiments.files import acquire, release
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.lock import acquire, release
-from signfade.experiments.train import Interrupted, train
+from signfade.experiments.training import Interrupted, train
+from signfade.experiments.workers import scratch, worker_pool
+from signfade.experiments.workers.job_queue import Event
+from signfade.experiments.workers.run_pool import run_all
+from signfade.experiments.workers.run_worker import _Worker
+from signfade.experiments.workers.scratch import remove_dead, scratch_folder
 
-from .playing import children, inline, left_behind, no_process_stays, planned, remains
+from .pool_helpers import children, inline, left_behind, no_process_stays, planned, remains
 
 __all__ = ["no_process_stays"]
 pytestmark = pytest.mark.usefixtures("no_process_stays")
@@ -32,9 +32,13 @@ def test_results_are_those_of_one_process(tmp_path: Path) -> None:
     """Good, failing and refused runs, on two workers that hold one copy of the data."""
     kinds = {
         "digits": {"data__name": "digits"},
-        "joint": {"method__preset": "best", "server__step": 1e-3},
+        "joint": {"method__preset": "best", "server__learning_rate": 1e-3},
         "regression": {"data__name": "regression"},
-        "diverges": {"data__name": "regression", "server__step": 1e15, "method__aggregator": "ideal"},
+        "diverges": {
+            "data__name": "regression",
+            "server__learning_rate": 1e15,
+            "method__aggregator": "ideal",
+        },
         "refused": {"model__name": "nowhere:model"},
         "finished": {"data__name": "gaussian"},
     }
@@ -43,12 +47,12 @@ def test_results_are_those_of_one_process(tmp_path: Path) -> None:
     events: list[Event] = []
     shares: list[float] = []
 
-    def heard(event: Event) -> None:
+    def listen(event: Event) -> None:
         events.append(event)
         if event.kind == "round" and len(children()) == 2:
             shares.append(sum(_own_share(pid) for pid in children()) / 2)
 
-    outcome = play(runs, 2, on_event=heard)
+    outcome = run_all(runs, 2, on_event=listen)
 
     assert [folder.name for folder in outcome.finished] == ["digits", "joint", "regression", "finished"]
     assert [folder.name for folder in outcome.failed] == ["diverges", "refused"]
@@ -84,14 +88,14 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None
     killed: list[int] = []
     retried: list[Event] = []
 
-    def heard(event: Event) -> None:
+    def listen(event: Event) -> None:
         if event.kind == "retried":
             retried.append(event)
         if event.kind == "round" and event.round == 5 and not killed:
             killed.extend(children())
             os.kill(killed[0], signal.SIGKILL)
 
-    outcome = play(runs, 1, on_event=heard)
+    outcome = run_all(runs, 1, on_event=listen)
     assert [folder.name for folder in outcome.finished] == ["once", "next"]
     assert outcome.failed == {}
     assert [(event.index, event.text.partition(";")[0]) for event in retried] == [
@@ -107,7 +111,7 @@ def test_an_interrupt_saves_every_run_and_the_same_call_goes_on(tmp_path: Path) 
     runs = [planned(tmp_path / name, rounds=200, seed=seed) for seed, name in enumerate("abc")]
     there: set[int] = set()
 
-    def heard(event: Event) -> None:
+    def listen(event: Event) -> None:
         if event.kind == "round":
             there.add(event.index)
             if {0, 1} <= there and 3 not in there:  # once: a second interrupt would not wait for them to save
@@ -116,7 +120,7 @@ def test_an_interrupt_saves_every_run_and_the_same_call_goes_on(tmp_path: Path) 
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted, match="stopped with 0 of 3 runs finished"):
-        play(runs, 2, on_event=heard)
+        run_all(runs, 2, on_event=listen)
     assert signal.getsignal(signal.SIGINT) is before
     assert children() == []
     for run in runs[:2]:
@@ -126,7 +130,7 @@ def test_an_interrupt_saves_every_run_and_the_same_call_goes_on(tmp_path: Path) 
         assert saved.round == len(folder.read_metrics())
         assert 0 < saved.round < 200
     assert not runs[2].folder.exists()
-    play(runs, 1)
+    run_all(runs, 1)
     for index, run in enumerate(runs):
         assert remains(run.folder) == inline(run, tmp_path / "inline" / str(index))
 
@@ -151,12 +155,12 @@ def test_workers_of_a_killed_parent_write_nothing_more(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from playing import planned
+from pool_helpers import planned
 from pathlib import Path
-from signfade.experiments.workers.run_pool import play
+from signfade.experiments.workers.run_pool import run_all
 home = Path({str(tmp_path)!r})
 run = planned(home / "run", rounds=100000, checkpoint_every=2, model__name="slow.py:model")
-play([run], 1, on_event=lambda event: print(event.kind, event.round, flush=True))
+run_all([run], 1, on_event=lambda event: print(event.kind, event.round, flush=True))
 """
     env = os.environ | {"TMPDIR": str(tmp_path)}
     parent = subprocess.Popen(
@@ -195,7 +199,8 @@ def test_what_the_dead_leave_is_removed_and_nothing_else(
     monkeypatch.setattr(scratch, "MEMORY", tmp_path / "memory")
     (tmp_path / "memory").mkdir()
     code = (
-        "import time; from pathlib import Path; from signfade.experiments.workers.scratch import scratch_folder\n"
+        "import time; from pathlib import Path\n"
+        "from signfade.experiments.workers.scratch import scratch_folder\n"
         f"with scratch_folder(Path({str(tmp_path / 'memory')!r})) as folder:\n"
         "    (folder / 'data').write_text('x'); print(folder, flush=True); time.sleep(600)"
     )
@@ -245,18 +250,18 @@ def test_a_folder_whose_lock_is_held_is_kept_whatever_its_number_says(tmp_path: 
 def test_nothing_to_play_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = planned(tmp_path / "a", data__name="gaussian")
     train(run.settings, run.folder)
-    monkeypatch.setattr(child.subprocess, "Popen", lambda *a, **k: pytest.fail("a process was started"))
-    assert play([run], 4).finished == (run.folder,)
+    monkeypatch.setattr(worker_pool.subprocess, "Popen", lambda *a, **k: pytest.fail("a process was started"))
+    assert run_all([run], 4).finished == (run.folder,)
     other = planned(tmp_path / "a", data__name="gaussian", seed=1)
     with pytest.raises(FolderError, match="another config"):
-        play([planned(tmp_path / "b"), other], 4)
+        run_all([planned(tmp_path / "b"), other], 4)
     with pytest.raises(ValueError, match="jobs must be 1 or more; got 0"):
-        play([run], 0)
+        run_all([run], 0)
 
 
 def test_a_worker_that_cannot_start_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "_CODE", "raise SystemExit('no {scratch}'[:5] + 'luck')")
-    outcome = play([planned(tmp_path / "a", data__name="gaussian")], 3)
+    monkeypatch.setattr(worker_pool, "_CODE", "raise SystemExit('no {scratch}'[:5] + 'luck')")
+    outcome = run_all([planned(tmp_path / "a", data__name="gaussian")], 3)
     assert outcome.failed == {tmp_path / "a": "its worker ended with code 1: no /tluck, twice"}

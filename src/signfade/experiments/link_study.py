@@ -1,20 +1,22 @@
-"""The radio of a run before anything is trained: how well devices are heard, and what that costs."""
+"""The radio of a run before anything is trained: the SNRs of its devices, and the error they cause."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
-from signfade.experiments.link_switches import bit_errors, path_loss_note, switch_notes
+from signfade.experiments.link_notes import bit_errors, path_loss_note, switch_notes
 from signfade.experiments.style import save_figure
 from signfade.settings import Fading, Family, Form, RunSettings
 from signfade.theory.errors import mse
 from signfade.theory.rules import Rule
+from signfade.server import AGGREGATORS
 from signfade.theory.vote import vote_nmse
 from signfade.uplink.radio import make_radio
 
@@ -36,20 +38,25 @@ __all__ = [
 Array = NDArray[np.float64]
 
 ERRORS_ARE = "Predicted squared error of a coordinate, in units of its variance"
-# Label, the rule as theory calls it, the form. The hard decision is signSGD's view of a bit.
-RULES: tuple[tuple[str, Rule, Form], ...] = (
-    ("sbfl", "sbfl", "corrected"),
-    ("sbfl, published", "sbfl", "published"),
-    ("blmmse", "blmmse", "corrected"),
-    ("blmmse, published", "blmmse", "published"),
-    ("best hard decision", "hard", "corrected"),
-    ("high_snr", "high_snr", "corrected"),
-    ("zero_forcing", "zero_forcing", "corrected"),
-    ("ideal", "ideal", "corrected"),
-)
-_VOTE = "signsgd, best scale"  # of all devices together; the other rules judge each alone
+_HARD = "best hard decision"  # a vote's view of one bit; no rule by itself
+
+
+def _rules() -> Iterator[tuple[str, Rule, Form]]:
+    """Label, law and form of every rule that theory has a law for; the published form where it differs."""
+    for law in get_args(Rule):
+        names = [name for name, rule in AGGREGATORS.items() if rule.law == law]
+        published = mse(law, 1.0, form="published") != mse(law, 1.0)
+        for name in names or [_HARD]:
+            yield name, law, "corrected"
+            if published:
+                yield f"{name}, published", law, "published"
+
+
+RULES: tuple[tuple[str, Rule, Form], ...] = tuple(_rules())
+_VOTES = [name for name, rule in AGGREGATORS.items() if rule.breaks_ties]
+_VOTE = f"{_VOTES[0]}, best scale"  # of all devices together; the other rules take each device by itself
 _CROWD = 2000  # users that stand for "anybody in this cell"
-_ROUNDS = 200  # rounds of fading that are looked at
+_ROUNDS = 200  # rounds of fading that are drawn
 _LEVELS = 500  # quantiles that stand for more devices than these
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
@@ -113,7 +120,7 @@ def theory_errors(
 
 
 def study_link(settings: RunSettings) -> LinkStudy:
-    """Look at the cell that a run with these settings would have: the same places, the same fading.
+    """Study the cell that a run with these settings would have: the same places, the same fading.
 
     Example:
         >>> from signfade.experiments.config import load
@@ -140,7 +147,7 @@ def study_link(settings: RunSettings) -> LinkStudy:
     errors = theory_errors(levels, family=family, fading=cell.fading, rician_k=cell.rician_k)
     means = {name: float(error.mean()) for name, error in errors.items()}
     # The vote is averaged over these rounds; how lucky they are shows in a rule whose average is known.
-    luck = np.mean(mse("hard", np.stack(snrs), family=family)) - means["best hard decision"]
+    luck = np.mean(mse("hard", np.stack(snrs), family=family)) - means[_HARD]
     vote = float(np.mean([vote_nmse(snr, family=family, tie=tie) for snr in snrs]) - luck)
     return LinkStudy(settings, plan.mean_snr_db, faded, crowd, plan.positions_km, means | {_VOTE: vote})
 
@@ -150,7 +157,7 @@ def _number(value: float) -> str:
 
 
 def _bars(values: Array, width: int = 40) -> str:
-    """A small histogram in text, one line a bin; the best-heard hundredth is in the last one."""
+    """A small histogram in text, one line per bin; the last one takes the strongest hundredth."""
     low, high = np.floor(values.min()), np.ceil(np.quantile(values, 0.99))
     high = max(high, low + 1)
     count, edges = np.histogram(np.minimum(values, high), bins=min(int(high - low), 12), range=(low, high))
@@ -197,10 +204,10 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         errors.add_row(label, _number(error))
     faded = study.mean_snr_db is not None and cell.fading != "none"
     over = f"devices and {cell.fading} fading" if faded else "devices, without fading"
-    told = (
+    text = (
         f"Averaged over {over}; {study.family.title()} coordinates, all independent.\n"
-        "signsgd is the vote of all devices; the other rules take each device alone.\n"
-        "bfl is better than sbfl as far as devices are correlated, which no link tells."
+        f"{_VOTES[0]} is the vote of all devices; the other rules take each device by itself.\n"
+        "The joint rule bfl gains as far as devices are correlated, which no link shows."
     )
     if study.mean_snr_db is not None:
         wrong = bit_errors(10 ** (study.mean_snr_db / 10), cell)
@@ -208,8 +215,8 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         notes += switch_notes(study.settings, study.mean_snr_db, study.faded_snr_db)
         if study.positions_km is not None:
             notes += path_loss_note(cell, study.positions_km)
-        told = "\n".join([told, "", *notes])
-    return [*parts, errors, Text(told)]
+        text = "\n".join([text, "", *notes])
+    return [*parts, errors, Text(text)]
 
 
 def plot_link(study: LinkStudy, folder: Path) -> list[Path]:

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from signfade.experiments.config import ConfigError, load
-from signfade.experiments.link import link_text, study_link
-from signfade.experiments.link_switches import air_error, bit_errors, path_loss_note, switch_notes
+from signfade.experiments.link_notes import air_error, bit_errors, path_loss_note, switch_notes
+from signfade.experiments.link_study import link_text, study_link
 from signfade.settings import CellSettings
 from signfade.theory import block_error_faded, mse, mse_faded, pilot_mse
 
@@ -42,7 +42,7 @@ def test_the_error_with_pilots_is_that_of_theory(aggregator: str, modulation: st
 def test_the_share_of_lost_words_is_that_of_theory() -> None:
     (note,) = switch_notes(load(None, ["cell.side_info=coded", "cell.code_length=200"]), np.array([3.0]))
     lost = block_error_faded(10**0.3, 64 + 24, 200)
-    assert note == f"Scalars: {100 * lost:.0f} % of the codewords (200 bits, 32 bits a scalar) are lost."
+    assert note == f"Scalars: {100 * lost:.0f} % of the codewords (200 bits, 32 bits per scalar) are lost."
     (note,) = notes("cell.side_info=coded", "method.scales=layer")
     assert "depends on the model" in note
 

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.experiments import train as module
+from signfade.experiments import training as module
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.studies.records import Records, read_folder
+from signfade.experiments.group import load_run
+from signfade.experiments.planned_runs import run_folder, status_of
 from signfade.experiments.summary import fall_text
-from signfade.experiments.train import Interrupted, RunFailed, run_folder, standing, train
+from signfade.experiments.training import Interrupted, RunFailed, train
 from signfade.settings import RunSettings
 
 ROUNDS = 12
@@ -126,7 +128,7 @@ def test_a_signal_finishes_the_round_saves_and_stops(tmp_path: Path, number: int
     checkpoint = RunFolder(tmp_path / "a").load_checkpoint()
     assert checkpoint is not None
     assert checkpoint.round == at
-    assert standing(tiny(), tmp_path / "a") == "unfinished"
+    assert status_of(tiny(), tmp_path / "a") == "unfinished"
     train(tiny(), tmp_path / "a", resume=True)
     train(tiny(), tmp_path / "b")
     same(tmp_path / "a", tmp_path / "b")
@@ -242,7 +244,7 @@ def test_killed_five_times_at_random_rounds(tmp_path: Path) -> None:
     )
     folder = tmp_path / "killed"
     fresh = multiprocessing.get_context("forkserver")  # new processes that need not import torch each time
-    fresh.set_forkserver_preload(["signfade.experiments.train", "sklearn.datasets"])
+    fresh.set_forkserver_preload(["signfade.experiments.training", "sklearn.datasets"])
     draw = random.Random(5)
     for target in sorted(draw.sample(range(2, rounds - 1), 5)):
         process = fresh.Process(target=train, args=(settings, folder), kwargs={"resume": True})
@@ -254,7 +256,7 @@ def test_killed_five_times_at_random_rounds(tmp_path: Path) -> None:
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        assert standing(settings, folder) == "unfinished"
+        assert status_of(settings, folder) == "unfinished"
     train(settings, folder, resume=True)
     train(settings, tmp_path / "undisturbed")
     same(folder, tmp_path / "undisturbed")
@@ -364,10 +366,52 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, what: str) -> 
     assert checkpoint is not None
     tensors = {"bits": torch.zeros(2, dtype=torch.int64)}
     if what == "another size":
-        tensors = checkpoint.tensors | {"step.weights": torch.zeros(7), "step.momentum": torch.zeros(7)}
-    folder.save_checkpoint(3, tensors, {})
+        tensors = checkpoint.tensors | {
+            "server.model.weights": torch.zeros(7),
+            "server.model.momentum": torch.zeros(7),
+        }
+    folder.save_checkpoint(3, tensors, checkpoint.metadata)
     with pytest.raises(FolderError, match="does not fit the model"):
         train(tiny(), tmp_path / "a", resume=True)
+
+
+def test_what_version_0_1_wrote_is_refused(tmp_path: Path) -> None:
+    """Its checkpoints by their format, its folders by the settings that have another name now."""
+    with pytest.raises(Interrupted):
+        train(tiny(), tmp_path / "a", on_round=Stop(signal.SIGINT, 3))
+    folder = RunFolder(tmp_path / "a")
+    checkpoint = folder.load_checkpoint()
+    assert checkpoint is not None
+    folder.save_checkpoint(3, checkpoint.tensors, {})
+    with pytest.raises(FolderError, match="its checkpoint was written by another version of signfade"):
+        train(tiny(), tmp_path / "a", resume=True)
+    text = folder.config_path.read_text()
+    folder.config_path.write_text(text.replace("learning_rate =", "step ="))
+    sentence = "written by signfade 0.1, where server.learning_rate was called server.step; run it again"
+    with pytest.raises(FolderError, match=sentence):
+        train(tiny(), tmp_path / "a", resume=True)
+    with pytest.raises(FolderError, match=sentence):
+        load_run(tmp_path / "a")
+
+
+@pytest.mark.parametrize("spoilt", ["server.model.weights", "server.model.momentum"])
+def test_a_model_that_is_not_finite_is_not_saved(
+    tmp_path: Path, spoilt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = module.Experiment.state
+
+    def spoil(experiment: module.Experiment) -> dict[str, torch.Tensor]:
+        tensors = state(experiment)
+        if experiment.round > 5:
+            tensors[spoilt] = torch.full_like(tensors[spoilt], torch.nan)
+        return tensors
+
+    monkeypatch.setattr(module.Experiment, "state", spoil)
+    with pytest.raises(RunFailed, match=f"round 10: the model has diverged, {spoilt} is not finite"):
+        train(tiny(), tmp_path / "a")
+    checkpoint = RunFolder(tmp_path / "a").load_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.round == 5
 
 
 def test_the_first_command_of_the_readme_trains_steadily(tmp_path: Path) -> None:
@@ -389,10 +433,10 @@ def test_a_run_of_an_older_version_is_found_unless_its_scalars_were_quantised(tm
         "[method]\n", "[method]\nmean_limit = 1.0\nscale_low = 1e-06\nscale_high = 1.0\n"
     )
     config.write_text(older)
-    assert standing(run, tmp_path / "run") == "finished"
+    assert status_of(run, tmp_path / "run") == "finished"
     record = read_folder(tmp_path / "run")
     assert record is not None
     assert Records([record]).find(run) is not None
     config.write_text(older.replace("[method]\n", "[method]\nside_bits = 4\n"))
     with pytest.raises(FolderError, match=r"cannot read: method\.\w+ is no setting any more: the range"):
-        standing(run, tmp_path / "run")
+        status_of(run, tmp_path / "run")

@@ -10,10 +10,10 @@ import pytest
 
 from signfade.experiments.config import ConfigError, resolve
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.report import write_report
+from signfade.experiments.html_report import write_report
 from signfade.experiments.results import gather, write_results
-from signfade.experiments.sweep import Sweep, plan_sweep, read_sweep
-from signfade.experiments.train import Interrupted, RunFailed, train
+from signfade.experiments.sweeps import Sweep, plan_sweep, read_sweep
+from signfade.experiments.training import Interrupted, RunFailed, train
 from signfade.simulation.run import Experiment
 
 TINY = {"rounds": 2, "data": {"name": "gaussian", "size": 32, "devices": 2}, "name": "tiny"}
@@ -25,7 +25,7 @@ def names(sweep: Sweep) -> list[str]:
 
 def test_every_run_of_the_list_at_every_point_of_the_grid_with_every_seed() -> None:
     listed = [{"method.aggregator": "signsgd"}, {"method": {"aggregator": "sbfl", "side_bits": 4}}]
-    grid = {"server": {"step": [0.1, 0.2]}, "cell.snr_db": [0, 10]}
+    grid = {"server": {"learning_rate": [0.1, 0.2]}, "cell.snr_db": [0, 10]}
     sweep = plan_sweep(TINY | {"runs": listed, "grid": grid, "seeds": 2, "seed": 5})
     assert sweep.keys == ("method.aggregator", "server.learning_rate", "cell.snr_db", "method.side_bits")
     assert len(sweep.runs) == 2 * 4 * 2
@@ -40,8 +40,8 @@ def test_every_run_of_the_list_at_every_point_of_the_grid_with_every_seed() -> N
         for snr in (0.0, 10.0)
         for seed in (5, 6)
     ]
-    assert names(sweep)[3] == "aggregator-signsgd-step-0.1-snr_db-10/seed-6"
-    assert sweep.runs[3].title == "aggregator signsgd, step 0.1, snr_db 10, seed 6"
+    assert names(sweep)[3] == "aggregator-signsgd-learning-rate-0.1-snr_db-10/seed-6"
+    assert sweep.runs[3].title == "aggregator signsgd, learning rate 0.1, snr_db 10, seed 6"
     assert len(set(names(sweep))) == 16
 
 
@@ -60,14 +60,19 @@ def test_the_base_lies_under_the_settings_and_those_under_the_overrides(tmp_path
     )
     file = tmp_path / "sweep.toml"
     file.write_text(
-        "base = 'base.toml'\nrounds = 8\nseeds = [9, 2]\n[server]\nstep = 0.5\n[grid]\nseed = 1\n"
+        "base = 'base.toml'\nrounds = 8\nseeds = [9, 2]\n[server]\nlearning_rate = 0.5\n[grid]\nseed = 1\n"
     )
     with pytest.raises(ConfigError, match=r"sweep.toml: grid sets seed; set seeds instead"):
         read_sweep(file)
-    file.write_text("base = 'base.toml'\nrounds = 8\nseeds = [9, 2]\n[server]\nstep = 0.5\n")
+    file.write_text("base = 'base.toml'\nrounds = 8\nseeds = [9, 2]\n[server]\nlearning_rate = 0.5\n")
     sweep = read_sweep(file, ["server.momentum=0.25"], str(tmp_path / "out"))
     first, second = (run.planned.settings for run in sweep.runs)
-    assert (first.rounds, first.server.learning_rate, first.server.momentum, first.variants) == (8, 0.5, 0.25, {})
+    assert (first.rounds, first.server.learning_rate, first.server.momentum, first.variants) == (
+        8,
+        0.5,
+        0.25,
+        {},
+    )
     assert (first.seed, second.seed) == (9, 2)
     assert sweep.folder == tmp_path / "out" / "x-sweep"
     assert names(sweep) == ["as-it-is/seed-9", "as-it-is/seed-2"]
@@ -91,8 +96,8 @@ def test_a_long_name_ends_in_its_checksum() -> None:
     ("tree", "sentence"),
     [
         (
-            {"grid": {"server.stpe": [1.0]}},
-            "grid: unknown key 'server.stpe'; the nearest known one is 'server.learning_rate'",
+            {"grid": {"server.learning_rat": [1.0]}},
+            "grid: unknown key 'server.learning_rat'; the nearest known one is 'server.learning_rate'",
         ),
         ({"runs": [{"stepp": 1}]}, "runs: unknown key 'stepp'"),
         ({"rouns": 3}, "unknown key 'rouns'; the nearest known one is 'rounds'"),
@@ -104,7 +109,10 @@ def test_a_long_name_ends_in_its_checksum() -> None:
             {"grid": {"server.learning_rate": []}},
             r"grid: server.learning_rate must be a list of values, such as \[1, 2\]; got \[\]",
         ),
-        ({"grid": {"server.learning_rate": [0.1, -1.0]}}, "step -1: server.learning_rate must be greater than 0; got -1.0"),
+        (
+            {"grid": {"server.learning_rate": [0.1, -1.0]}},
+            "learning rate -1: server.learning_rate must be greater than 0; got -1.0",
+        ),
         (
             {"grid": {"method.preset": ["bets"]}},
             "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'bets'",

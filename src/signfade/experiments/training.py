@@ -1,4 +1,4 @@
-"""One run from settings to summary: start it, stop it, kill it, and go on as if nothing had happened."""
+"""One run from settings to summary: it can be stopped or killed anywhere and continued to the same bytes."""
 
 from __future__ import annotations
 
@@ -17,42 +17,25 @@ from signfade.experiments.config import to_toml
 from signfade.experiments.environment import record_environment
 from signfade.experiments.files import NO_FOLLOW
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.standing import (
-    PlannedRun,
-    folder_name,
-    refuse_unfinished,
-    run_folder,
-    standing,
-    where_to_begin,
-)
-from signfade.experiments.stopping import Interrupted, Stop, listening
+from signfade.experiments.planned_runs import check_startable, refuse_unfinished, status_of
+from signfade.experiments.stopping import Interrupted, Stop, on_stop_signal
 from signfade.experiments.summary import summarise
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment, RunFailed
 from signfade.simulation.task import Task
 
-__all__ = [
-    "Interrupted",
-    "PlannedRun",
-    "Playable",
-    "RunFailed",
-    "folder_name",
-    "play",
-    "run_folder",
-    "standing",
-    "train",
-    "where_to_begin",
-]
+__all__ = ["Interrupted", "RunFailed", "Runnable", "run_rounds", "train"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 OnWrite = Callable[[], None]
 MakeTask = Callable[[RunSettings], Task]
 _MODEL = ("server.model.", "task.")  # the model in a state; elsewhere NaN may mean "not known yet"
+_FORMAT = {"format": "2"}  # of a checkpoint; version 0.1 wrote none
 
 
-class Playable(Protocol):
-    """What can be played round by round: an `Experiment`, or real devices somewhere else."""
+class Runnable(Protocol):
+    """What can be run round by round: an `Experiment`, or real devices somewhere else."""
 
     settings: RunSettings
     warnings: list[str]
@@ -71,10 +54,10 @@ class Playable(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are played."""
+        """Whether all rounds are done."""
 
     def advance(self) -> dict[str, Any]:
-        """Play one round and return its record for metrics.jsonl."""
+        """Run one round and return its record for metrics.jsonl."""
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that a continued run needs, by name."""
@@ -93,17 +76,17 @@ def train(
     make_task: MakeTask | None = None,
     on_write: OnWrite | None = None,
 ) -> dict[str, Any]:
-    """Play all rounds of a run in `folder` and return its summary.
+    """Run all rounds of a run in `folder` and return its summary.
 
     A run that was stopped goes on from its newest undamaged checkpoint: its metrics (`seconds` aside) and
-    weights are, byte for byte, those of a run that was never stopped. A finished run is not played again.
+    weights are, byte for byte, those of a run that was never stopped. A finished run is not repeated.
 
     Args:
         settings: the run.
         folder: its own folder; made if it is not there.
         resume: whether a run that is already there, unfinished, is continued; it is refused otherwise.
-        on_round: told the metrics of each round after they are written.
-        on_note: told, in sentences, what a person should know.
+        on_round: called with the metrics of each round after they are written.
+        on_note: called with sentences that a person should read.
         make_task: builds what is learned, if the data is loaded or the devices are computed elsewhere; the
             numbers are those of the settings' own task all the same.
         on_write: called before every write to the folder; what it raises ends the run there.
@@ -126,18 +109,21 @@ def train(
         (3, 'best', 100)
     """
     note = on_note or (lambda text: None)
-    where = where_to_begin(settings, folder, resume)
+    status = check_startable(settings, folder, resume)
     run = RunFolder(folder)
-    if where == "finished":
+    if status == "finished":
         return _finished(run, note)
-    with listening() as stop:
+    stop = Stop()
+    with on_stop_signal(stop.ask):
         task = None if make_task is None else make_task(settings)
         experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
-        return play(experiment, run, stop, resume=resume, on_round=on_round, on_note=note, on_write=on_write)
+        return run_rounds(
+            experiment, run, stop, resume=resume, on_round=on_round, on_note=note, on_write=on_write
+        )
 
 
-def play(
-    experiment: Playable,
+def run_rounds(
+    experiment: Runnable,
     run: RunFolder,
     stop: Stop | None = None,
     *,
@@ -146,12 +132,12 @@ def play(
     on_note: OnNote | None = None,
     on_write: OnWrite | None = None,
 ) -> dict[str, Any]:
-    """Go on from wherever the folder is, to the end, and return the summary; the folder is made if needed.
+    """Continue a run from where its folder is to the end and return the summary; make the folder if needed.
 
-    The folder is locked first and looked at then: what another process did meanwhile counts.
+    The folder is locked before its status is read, so that what another process has just done counts.
 
     Args:
-        experiment: what is played.
+        experiment: what is run.
         run: its folder.
         stop: asked after every round whether to stop there; without one only the end of the process does.
         resume: as in `train`.
@@ -165,10 +151,10 @@ def play(
     settings = experiment.settings
     run.refuse_strangers()
     with run.claimed():
-        where = standing(settings, run.path)
-        if where == "finished":
+        status = status_of(settings, run.path)
+        if status == "finished":
             return _finished(run, on_note or (lambda text: None))
-        if where == "unfinished" and not resume:
+        if status == "unfinished" and not resume:
             refuse_unfinished(settings, run)
         own = settings.model_copy(update={"variants": {}})
         run.create(run.config_text() if run.exists else to_toml(own))
@@ -182,7 +168,7 @@ def _finished(run: RunFolder, note: OnNote) -> dict[str, Any]:
 
 
 def _continue(
-    experiment: Playable,
+    experiment: Runnable,
     run: RunFolder,
     stop: Stop,
     on_round: OnRound | None,
@@ -198,7 +184,7 @@ def _continue(
 
     def save() -> int:
         on_write()
-        run.save_checkpoint(experiment.round, _finite(experiment), {})
+        run.save_checkpoint(experiment.round, _finite(experiment), _FORMAT)
         return experiment.round
 
     on_write()
@@ -207,15 +193,15 @@ def _continue(
         note(elsewhere)
     _log(run, f"round {experiment.round} of {settings.rounds} is done, going on")
     stop.patient = True
-    told = 0
+    noted = 0
     try:
         while not experiment.done and not stop.asked:
             record = experiment.advance()
             on_write()
             run.append_metrics(record)
-            for text in experiment.warnings[told:]:
+            for text in experiment.warnings[noted:]:
                 note(text)
-            told = len(experiment.warnings)
+            noted = len(experiment.warnings)
             if experiment.done or experiment.round % settings.checkpoint_every == 0:
                 saved = save()
             if on_round is not None:
@@ -244,7 +230,7 @@ def _continue(
     return summary
 
 
-def _finite(experiment: Playable) -> dict[str, Tensor]:
+def _finite(experiment: Runnable) -> dict[str, Tensor]:
     """Return the state to save; a model that is not finite must not take the place of a good one.
 
     Raises:
@@ -260,7 +246,7 @@ def _finite(experiment: Playable) -> dict[str, Tensor]:
     return state
 
 
-def _restore(experiment: Playable, run: RunFolder, note: OnNote) -> int:
+def _restore(experiment: Runnable, run: RunFolder, note: OnNote) -> int:
     """Take the run back to the newest checkpoint to go on from; return its round, 0 for none."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -269,6 +255,11 @@ def _restore(experiment: Playable, run: RunFolder, note: OnNote) -> int:
         note(str(warning.message))
     if checkpoint is None:
         return 0
+    if checkpoint.metadata != _FORMAT:
+        raise FolderError(
+            f"{run.path} cannot be continued: its checkpoint was written by another version of signfade; "
+            "run it again in another folder"
+        )
     try:
         experiment.restore(checkpoint.tensors, checkpoint.round)
     except (KeyError, RuntimeError, ValueError) as error:

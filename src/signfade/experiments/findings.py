@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean, mean, stdev
+from typing import Any
 
-from signfade.experiments.difference import Difference, difference
+from scipy.special import stdtrit
+
 from signfade.experiments.group import Group
 from signfade.experiments.summary import fall_text
 
-__all__ = ["TheoryRow", "finding", "theory_finding", "theory_rows"]
+__all__ = ["ENOUGH", "Difference", "TheoryRow", "difference", "finding", "theory_finding", "theory_rows"]
+
+ENOUGH = 3  # shared seeds from which on there is an interval
 
 # With too few seeds for an interval, what a difference must exceed: a point of accuracy, as it is shown with
 # one digit, or a part of a loss or error.
 _POINT, _PART = 0.0105, 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method less another.
+
+    Attributes:
+        mean: over the seeds.
+        half: half the width of its 95 % interval over seeds; None for too few seeds.
+        counts: whether the two differ; if not, they are level.
+    """
+
+    mean: float
+    half: float | None
+    counts: bool
+
+
+def difference(one: Mapping[Any, float], other: Mapping[Any, float], floor: float) -> Difference:
+    """Compare two methods by what each reached with each seed.
+
+    With three or more shared seeds, `d_s = one_s - other_s` and the difference counts if `|mean(d)|` exceeds
+    `t * stdev(d) / sqrt(n)`, with `t` the 97.5 % quantile of Student's distribution with `n - 1` degrees of
+    freedom (and a twentieth of the floor, below which nothing shows). With fewer it counts if it exceeds the
+    floor. Either way the two methods may change places: the mean changes its sign and nothing else.
+
+    Args:
+        one: value by seed, at least one.
+        other: value by seed, at least one.
+        floor: what a difference must exceed where there is no interval; positive.
+
+    Example:
+        >>> difference({0: 0.925}, {0: 0.92}, floor=0.01).counts
+        False
+        >>> found = difference({0: 0.92, 1: 0.93, 2: 0.94}, {0: 0.90, 1: 0.92, 2: 0.92}, floor=0.01)
+        >>> f"{found.mean:.4f} +- {found.half:.4f} {found.counts}"
+        '0.0167 +- 0.0143 True'
+    """
+    shared = [seed for seed in one if seed in other]
+    if len(shared) < ENOUGH:
+        gap = fmean(one.values()) - fmean(other.values())
+        return Difference(gap, None, abs(gap) > floor)
+    gaps = [one[seed] - other[seed] for seed in shared]
+    half = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / math.sqrt(len(gaps))
+    return Difference(fmean(gaps), half, abs(fmean(gaps)) > max(half, floor / 20))
 
 
 def finding(groups: Sequence[Group]) -> str:
@@ -43,7 +92,7 @@ def finding(groups: Sequence[Group]) -> str:
     if bound is not None and key == "last_accuracy":
         gap = _difference(best, bound, key)
         kind = "run" if gap.counts and gap.mean > 0 else "bound"
-        sentence += f"; it is {_standing(best, bound, key)}, the {kind} without a radio"
+        sentence += f"; it is {_compared(best, bound, key)}, the {kind} without a radio"
     elif not others and key == "last_accuracy":
         sentence += _speed(best)
     seeds = {group.seeds for group in rivals}
@@ -113,9 +162,9 @@ def _against(best: Group, others: Sequence[Group], key: str) -> str:
     if not others:
         return ""
     following, last = others[0], others[-1]
-    text = f", {_standing(best, following, key)}"
+    text = f", {_compared(best, following, key)}"
     if last is not following:
-        text += f", the next, and {_standing(best, last, key)}, the last"
+        text += f", the next, and {_compared(best, last, key)}, the last"
     return text
 
 
@@ -125,8 +174,8 @@ def _difference(one: Group, other: Group, key: str) -> Difference:
     return difference(one.by_seed(key), other.by_seed(key), floor)
 
 
-def _standing(one: Group, other: Group, key: str) -> str:
-    """Where one method stands to another, with the interval if there is one."""
+def _compared(one: Group, other: Group, key: str) -> str:
+    """How one method compares with another, with the interval if there is one."""
     found = _difference(one, other, key)
     if key == "last_accuracy":
         interval = "" if found.half is None else f" ± {100 * found.half:.1f}"

@@ -13,6 +13,7 @@ from string import Template
 
 from matplotlib.figure import Figure
 
+from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import FolderError, why, write_atomically
 from signfade.experiments.group import (
     Group,
@@ -25,12 +26,11 @@ from signfade.experiments.group import (
     setting_text,
     settings_that_differ,
 )
-from signfade.experiments.panels import PANELS, goals_shown, group_styles, panels, smoothing_window
+from signfade.experiments.panels import PANELS, draw_panels, goals_shown, group_styles, smoothing_window
+from signfade.experiments.planned_runs import folder_name
 from signfade.experiments.style import inline_svg, swatch_svg
 from signfade.experiments.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
 from signfade.experiments.table import Comparison, comparison, sent_items
-from signfade.experiments.train import folder_name
-from signfade.experiments.words import finding, theory_finding, theory_rows
 from signfade.server.aggregators import is_vote
 
 __all__ = ["render_report", "write_report"]
@@ -50,7 +50,7 @@ _FACTS = {
     "cell.bandwidth_hz": "bandwidth (kHz)",
     "cell.fading": "fading",
     "server.optimizer": "optimiser",
-    "server.learning_rate": "step",
+    "server.learning_rate": "learning rate",
     "server.momentum": "momentum",
     "server.schedule": "schedule",
     "server.downlink": "downlink",
@@ -99,7 +99,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
     """
     names = {str(run.config.get("name", "")) for group in groups for run in group.runs}
     heading = title or (names.pop() if len(names) == 1 else "") or f"{len(groups)} methods compared"
-    drawn = {name: _figure(name, figure, groups) for name, figure in panels(groups).items()}
+    drawn = {name: _figure(name, figure, groups) for name, figure in draw_panels(groups).items()}
     page = Template(files("signfade.experiments").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         title=escape(heading),
@@ -200,7 +200,7 @@ def _curve_note(groups: Sequence[Group]) -> str:
 def _sent(groups: Sequence[Group]) -> str:
     """What a device sent, by item; nothing for runs of older versions, which did not count them."""
     words = sent_items(groups)
-    return f"<h3>What a device sent (kbit a round)</h3>{_cards(words, groups)}" if words.headers[1:] else ""
+    return f"<h3>What a device sent (kbit per round)</h3>{_cards(words, groups)}" if words.headers[1:] else ""
 
 
 def _cards(words: Comparison, groups: Sequence[Group]) -> str:
@@ -244,7 +244,7 @@ def _theory(groups: Sequence[Group]) -> str:
 
 
 def _rerun(groups: Sequence[Group]) -> str:
-    """A command a run, and one for this file."""
+    """One command per run, and one for this file."""
     lines = [
         f"signfade run {shlex.quote((run.path / 'config.toml').as_posix())} --out {shlex.quote(out)}"
         for run, out in _again(groups)
