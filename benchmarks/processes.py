@@ -13,10 +13,8 @@ from pathlib import Path
 
 from harness import write
 
-from signfade.experiments.planned_runs import PlannedRun
-from signfade.experiments.workers.run_pool import play
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.config import load
+from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.workers.run_pool import play
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"

@@ -488,8 +488,6 @@ def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     from signfade.experiments.config import load
     from signfade.experiments.link_study import study_link
     from signfade.theory.errors import mse
-    from signfade.experiments.link_study import study_link
-    from signfade.theory.errors import mse
 
     snrs = [-3.0, 4.0, 11.0]
     cell = [f"cell.snr_db={snrs}", "data.devices=3", "cell.fading=rayleigh"]

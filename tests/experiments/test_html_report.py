@@ -10,16 +10,12 @@ import pytest
 
 from signfade import experiments
 from signfade.experiments.config import load
+from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.group import Group, Run, group_runs, load_run
 from signfade.experiments.html_report import render_report, write_report
 from signfade.experiments.table import comparison, sent_items
 from signfade.experiments.training import train
-from signfade.experiments.findings import finding, theory_finding, theory_rows
-from signfade.experiments.findings import finding, theory_finding, theory_rows
-from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.group import Group, Run, group_runs, load_run
-from signfade.experiments.html_report import write_report
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 

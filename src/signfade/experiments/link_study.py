@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
 from signfade.experiments.link_notes import bit_errors, path_loss_note, switch_notes
 from signfade.experiments.style import save_figure
+from signfade.server import AGGREGATORS
 from signfade.settings import Fading, Family, Form, RunSettings
 from signfade.theory.errors import mse
 from signfade.theory.rules import Rule
-from signfade.server import AGGREGATORS
 from signfade.theory.vote import vote_nmse
 from signfade.uplink.radio import make_radio
 

@@ -13,10 +13,6 @@ from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.studies.paper.setups import training
 from signfade.experiments.studies.records import CHANCE, Records, family_of, read_folder, run_name
 from signfade.experiments.studies.study import FULL
-from signfade.experiments.training import RunFailed
-from signfade.experiments.training import train
-from signfade.experiments.config import load
-from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.training import RunFailed, train
 
 from .conftest import record
