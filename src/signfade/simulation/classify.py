@@ -215,8 +215,8 @@ class ClassificationTask:
 
     def state(self) -> dict[str, Tensor]:
         """Return the model's buffers."""
-        return {f"buffer.{i}": buffer for i, buffer in enumerate(self._buffers)}
+        return {f"buffer_{i}": buffer for i, buffer in enumerate(self._buffers)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take the buffers back."""
-        self._buffers = [state[f"buffer.{i}"] for i in range(len(self._buffers))]
+        self._buffers = [state[f"buffer_{i}"] for i in range(len(self._buffers))]
