@@ -13,6 +13,8 @@ from pathlib import Path
 
 from harness import write
 
+from signfade.experiments.workers.run_pool import run_all
+from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.config import load
 from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.workers.run_pool import play
@@ -29,7 +31,7 @@ def seconds(jobs: int, rounds: int) -> float:
             settings = load(EXAMPLE, [METHOD, f"rounds={rounds}", f"seed={seed}", f"eval.every={rounds}"])
             runs.append(PlannedRun(settings, Path(home) / f"seed-{seed}"))
         started = time.perf_counter()
-        outcome = play(runs, jobs)
+        outcome = run_all(runs, jobs)
         if outcome.failed:
             raise SystemExit(f"a run failed: {next(iter(outcome.failed.values()))}")
         return time.perf_counter() - started

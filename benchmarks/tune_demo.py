@@ -19,8 +19,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from signfade.experiments.workers.events import Event
-
+from signfade.experiments.workers.job_queue import Event
+from signfade.experiments.workers.run_pool import run_all
+from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import load
 from signfade.experiments.findings import difference
@@ -75,11 +76,11 @@ def tune(out: Path, demo: RunSettings, jobs: int) -> dict[str, list[dict[str, An
     def runs(which: Sequence[int]) -> list[PlannedRun]:
         return [planned(out, demo, *key, seed) for key in seeds for seed in seeds[key] if seed in which]
 
-    play(runs(TUNING_SEEDS[:1]), jobs, on_event=report)
+    run_all(runs(TUNING_SEEDS[:1]), jobs, on_event=report)
     for method in METHODS:
         for point in sorted(grid, key=lambda p: scores(method, p), reverse=True)[:FINALISTS]:
             seeds[method, point] = TUNING_SEEDS
-    play(runs(TUNING_SEEDS[1:]), jobs, on_event=report)
+    run_all(runs(TUNING_SEEDS[1:]), jobs, on_event=report)
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
     for method, point in seeds:
         rows[method].append({"step": point[0], "momentum": point[1], "scores": scores(method, point)})
@@ -95,7 +96,7 @@ def check(
     seeds = range(FIRST_CHECK, FIRST_CHECK + count)
     best = {method: (found[0]["step"], found[0]["momentum"]) for method, found in rows.items()}
     runs = {m: [planned(out, demo, m, best[m], seed) for seed in seeds] for m in METHODS}
-    play([run for at in zip(*runs.values()) for run in at], jobs, on_event=report)
+    run_all([run for at in zip(*runs.values()) for run in at], jobs, on_event=report)
     return {method: [round(score(run), 4) for run in found] for method, found in runs.items()}
 
 

@@ -84,7 +84,7 @@ def test_damaged_metrics_reach_no_result(whole: RunFolder) -> None:
         for damaged in (data.replace(b"0", b"1", 1), data[:-40], data[: data.rfind(b"\n", 0, -1) + 1], b""):
             whole.metrics_path.write_bytes(damaged)
             with pytest.raises(
-                FolderError, match=r"is damaged: .*remove its summary\.json, then play it again"
+                FolderError, match=r"is damaged: .*remove its summary\.json, then run it again"
             ):
                 load_run(whole.path)
     finally:

@@ -97,10 +97,10 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, error: object, *more: object) -> None:
         if self._live is not None:
             self._live.stop()
-        if not self._single:
+        if not self._single and error is None:
             self._print(f"{self.counts()} in {duration(time.monotonic() - self._began)}")
 
     def round(self, record: dict[str, Any]) -> None:

@@ -49,18 +49,19 @@ def sweep(
     from signfade.cli.progress import Progress
     from signfade.experiments.group import group_runs, load_run
     from signfade.experiments.results import gather, write_results
+    from signfade.experiments.stopping import Interrupted
     from signfade.experiments.table import comparison_table
 
     runs = [run.planned for run in plan.runs]
     for settings in {repr(run.settings.data): run.settings for run in runs}.values():
         fetch_data(settings)
-    failed: dict[Path, str] = {}
     try:
         with Progress([run.title for run in plan.runs], [run.settings.rounds for run in runs]) as progress:
             outcome = run_all(runs, jobs, on_event=progress.event)
-            failed = outcome.failed
-    finally:
-        files = write_results(gather(plan, failed), plan.folder)
+    except Interrupted:
+        write_results(gather(plan), plan.folder)
+        raise
+    files = write_results(gather(plan, outcome.failed), plan.folder)
     if outcome.finished:
         console = stdout_console()
         groups = group_runs([load_run(folder) for folder in outcome.finished])
@@ -68,7 +69,7 @@ def sweep(
     for path in files:
         typer.echo(str(path))
     typer.echo(f"a page about them: signfade report {plan.folder}")
-    if failed:
+    if outcome.failed:
         raise typer.Exit(1)
 
 

@@ -55,14 +55,16 @@ def _registered() -> dict[str, list[tuple[str, str]]]:
 
     return {
         "data.name": [(entry.name, entry.description) for entry in available()],
-        "model.name": [(name, _first_paragraph(make)) for name, make in MODELS.items()],
+        "model.name": [(name, _help(entry)) for name, entry in MODELS.items()],
         "method.aggregator": [(name, entry.help) for name, entry in AGGREGATORS.items()],
         "attack.kind": [(name, entry.help) for name, entry in ATTACKS.items()],
     }
 
 
-def _first_paragraph(function: object) -> str:
-    return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+def _help(entry: object) -> str:
+    """The help line of a registry's entry, or the first paragraph of a function's docstring."""
+    text = getattr(entry, "help", None) or (inspect.getdoc(entry) or "").partition("\n\n")[0]
+    return " ".join(text.split())
 
 
 def _comment(text: str, indent: str = "") -> list[str]:

@@ -49,7 +49,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     monkeypatch.setattr(study, "QUICK", small)
     monkeypatch.setattr(study, "FULL", replace(small, name="full"))
     here = Pool()
-    monkeypatch.setattr(signfade.experiments.workers.run_pool, "play", here)
+    monkeypatch.setattr(signfade.experiments.workers.run_pool, "run_all", here)
     return here
 
 

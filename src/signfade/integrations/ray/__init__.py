@@ -1,1 +1,1 @@
-"""Runs and shards on a Ray cluster."""
+"""Many runs on a Ray cluster."""

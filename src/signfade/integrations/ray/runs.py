@@ -196,7 +196,7 @@ class _Tasks:
             kind, text, notes = self._ray.get(reference)
         except (errors.TaskCancelledError, errors.RayTaskError) as error:
             stopped = isinstance(error, errors.TaskCancelledError) or self._queue.stops
-            reason = str(error).strip().splitlines()[-1]
+            *_, reason = str(error).strip().splitlines() or [type(error).__name__]
             self._queue.settle(index, "interrupted" if stopped else "failed", reason)
         except errors.RayError as error:  # its process, its machine or its memory is gone
             self._queue.died(index, f"died ({type(error).__name__})")
