@@ -19,15 +19,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from signfade.experiments.workers.job_queue import Event
-from signfade.experiments.workers.run_pool import run_all
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import load
 from signfade.experiments.findings import difference
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.planned_runs import PlannedRun
-from signfade.experiments.workers.run_pool import play
+from signfade.experiments.workers.job_queue import Event
+from signfade.experiments.workers.run_pool import run_all
 from signfade.settings import RunSettings
 
 METHODS = ("signsgd", "sbfl", "rotated-sbfl", "best", "ideal")

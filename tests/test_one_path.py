@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from signfade import device, server, uplink
-from signfade.cli.main import run as run_command
+from signfade.cli.entry import run as run_command
 from signfade.device import Encoder
 from signfade.server import Server
 from signfade.simulation import Experiment
