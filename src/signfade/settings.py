@@ -222,6 +222,12 @@ class MethodSettings(_Section):
         "(robust means of sbfl's terms, see defence.assumed), or your own rule as "
         "package.module:function or file.py:function",
     )
+    compressor: str = Field(
+        "auto",
+        description="what devices send: auto (one bit per weight, the numbers in full with ideal), or, with "
+        "aggregator ideal, your own compressor as package.module:function or file.py:function; its messages "
+        "arrive without errors",
+    )
     tie: Tie = Field(
         "zero",
         description="signsgd's vote where as many devices say +1 as say -1: zero (no step, as torch.sign), "

@@ -1,10 +1,11 @@
 """What a device makes of its gradient before it is sent: one bit per weight, numbers in full, or your own.
 
-`method.compressor` names an entry. One bit per weight goes over the simulated radio and is read by the
-aggregator. Any other compressor is a digital message that arrives as it was sent; the server adds what it
-decodes, and its error and its bits are measured like everybody's. Your own is `package.module:function` or
-`file.py:function`: a function of the gradients `[k, M]` and one NumPy generator per device that returns what
-the server decodes, `[k, M]`, and the bits that each device sent, one number or `[k]`.
+By default the aggregator decides: one bit per weight goes over the simulated radio, and `ideal` is given the
+numbers in full. With `ideal`, `method.compressor` may name another: its digital messages arrive as they were
+sent, the server adds what it decodes, and error and bits are measured as for every method. Your own is
+`package.module:function` or `file.py:function`: a function of the gradients `[k, M]` and one NumPy generator
+per device that returns what the server decodes, `[k, M]`, and the bits that each device sent, one number or
+`[k]`.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Compressor:
 
     Attributes:
         help: One line for people.
-        compress: From gradients to what the server decodes; None where bits go over the radio instead.
+        compress: From gradients to what the server decodes.
     """
 
     help: str
-    compress: Compress | None = None
+    compress: Compress
 
 
 def _in_full(gradients: Tensor, streams: Sequence[np.random.Generator]) -> Compressed:
@@ -67,5 +68,6 @@ def _adopt(path: str, function: Callable[..., Any]) -> Compressor:
 
 
 COMPRESSORS: Registry[Compressor] = Registry("method.compressor", _adopt)
-COMPRESSORS.add("one-bit", Compressor("one bit per weight and two scalars, over the radio"))
-COMPRESSORS.add("none", Compressor("32 bits per weight, without errors", _in_full))
+COMPRESSORS.add(
+    "auto", Compressor("32 bits per weight, or one bit where the aggregator reads bits", _in_full)
+)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from signfade import theory
+from signfade.device.compressors import COMPRESSORS
 from signfade.registry import Registry, is_import_path, user_code
 from signfade.server.predict import known_gain, predicted_error, predicted_vote_error
 from signfade.server.received import Estimate, Received
@@ -146,6 +147,12 @@ def check_settings(settings: RunSettings) -> None:
     name = method.aggregator
     # A user's rule is loaded when the run begins, so that reading a file of settings runs no code of others.
     rule = _adopt(name, lambda received: None) if is_import_path(name) else AGGREGATORS.find(name)
+    if method.compressor != "auto" and rule.sends != "values":
+        raise ValueError(
+            f'method.compressor must be "auto" with {method.aggregator}, which reads one bit per weight; '
+            "set method.aggregator to ideal for a digital message"
+        )
+    COMPRESSORS.check(method.compressor)
     if rule.sends == "values":
         for key in ("error_feedback", "sign_noise", "flip"):
             if getattr(method, key) > 0:

@@ -224,7 +224,12 @@ class Server:
         return replace(memory, rule=rule, stages=stages), final, metrics
 
     def step(
-        self, memory: ServerMemory, estimate: Tensor, devices: int, before: ServerMemory
+        self,
+        memory: ServerMemory,
+        estimate: Tensor,
+        devices: int,
+        before: ServerMemory,
+        digital_bits: int | None = None,
     ) -> ServerMemory:
         """Step along the estimate, end the round, and count what was sent.
 
@@ -233,17 +238,21 @@ class Server:
             estimate: `[M]`.
             devices: How many sent.
             before: The memory that the round began with, which says how the scalars were sent.
+            digital_bits: What all devices sent as digital messages, where the rule is given numbers; 32 bits
+                per weight and device if None.
         """
         encoder, cell = self.encoder(before), self.settings.cell
         moved = self.settings.server.downlink == "full" or bool(estimate.any())
         down = self._optimizer.downlink_bits(len(estimate)) if moved else 0
         used = channel_uses(encoder, cell, devices) if self.sends_bits else 0
-        bits = uplink_bits(encoder, cell, self._buffer_bits, values=not self.sends_bits)
+        bits = uplink_bits(encoder, cell, self._buffer_bits, values=not self.sends_bits).times(devices)
+        if digital_bits is not None:
+            bits = replace(bits, signs=digital_bits)
         return replace(
             memory,
             round=memory.round + 1,
             model=self._optimizer.apply(memory.model, estimate, memory.round),
-            sent=memory.sent + bits.times(devices),
+            sent=memory.sent + bits,
             downlink_bits=memory.downlink_bits + down + encoder.range_bits,
             channel_uses=memory.channel_uses + used,
         )

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsilon, lost_by_bits
-from signfade.keys import stream_keys
+from signfade.device.compressors import COMPRESSORS, Compressed
+from signfade.keys import generator, stream_keys
 from signfade.server import Devices
 from signfade.settings import RunSettings
 from signfade.simulation.attacks import Attackers
@@ -70,6 +71,7 @@ class Clients:
     def __init__(self, settings: RunSettings, task: Task) -> None:
         self._settings, self._task = settings, task
         self.availability = Availability(settings.availability, task.devices, settings.seed)
+        self._compressor = COMPRESSORS.find(settings.method.compressor)
         self.attackers = Attackers(settings.attack, task.devices, settings.seed)
         needed = 4 * task.size * task.devices
         if settings.method.error_feedback > 0 and needed > _LARGEST_MEMORY:
@@ -133,6 +135,12 @@ class Clients:
             lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)
             state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation_key)
         return message, priors
+
+    def compress(self, update: Update, round: int) -> Compressed:
+        """Turn gradients into digital messages, for rules that are given numbers and not bits."""
+        seed = self._settings.seed
+        streams = [generator(seed, "compressor", round, int(device)) for device in update.devices]
+        return self._compressor.compress(update.gradients, streams)
 
     @property
     def predictable(self) -> bool:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from signfade.device.scale_range import count_saturation
@@ -30,6 +31,7 @@ def round_record(
     estimate: Estimate | None = None,
     truth: Truth | None = None,
     metrics: dict[str, Any] | None = None,
+    total: Tensor | None = None,
 ) -> tuple[State, dict[str, Any]]:
     """Return the state after a round and its record, with `warnings` for people."""
     settings, server, clients = simulation.settings, simulation.server, simulation.clients
@@ -37,6 +39,9 @@ def round_record(
     nmse: float | None = 0.0  # for ideal
     cosine: float | None = 1.0
     expected: float | None = 0.0
+    if total is not None and not torch.equal(value, total):  # what a compressor has lost
+        expected = None
+        nmse, cosine = error_and_cosine(value, total, scaled=True)
     saturation = state.saturation
     warnings: list[str] = []
     if estimate is not None and truth is not None:

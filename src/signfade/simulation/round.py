@@ -74,14 +74,19 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
         torch.from_numpy(shares).float() if settings.method.weights == "share" else torch.ones(len(shares))
     )
     encoder, key, observer = server.encoder(memory), server.rotation_key(t), _Observer(simulation, alpha)
-    encoded = []
+    encoded, digital, sent_bits = [], torch.zeros(simulation.task.size), 0
     for update in clients.train(state.clients, present, memory.weights, t):
         observer.add(update)
         if server.sends_bits:
             encoded.append(clients.encode(state.clients, update, encoder, key, t))
+        else:
+            decoded = clients.compress(update, t)
+            digital += observer.weighted(decoded.values)
+            sent_bits += int(decoded.bits.sum())
     if not server.sends_bits:
-        after = server.step(memory, observer.total, len(shares), memory)
-        return round_record(simulation, state, after, present, observer.loss(shares), observer.total)
+        after = server.step(memory, digital, len(shares), memory, sent_bits)
+        loss = observer.loss(shares)
+        return round_record(simulation, state, after, present, loss, digital, total=observer.total)
 
     honest, priors = join(encoded)
     truth = Truth(
@@ -104,7 +109,7 @@ class _Observer:
         self._alpha, self._clients = alpha, simulation.clients
         self.total = torch.zeros(simulation.task.size)
         self._losses: list[Tensor] = []
-        self._seen = 0
+        self._rows = slice(0, 0)
         self._gram: Tensor | None = None
         rotated = simulation.settings.method.rotation != "none"
         wanted = simulation.server.sends_bits and (rotated or simulation.server.aggregator.needs_correlation)
@@ -112,9 +117,8 @@ class _Observer:
 
     def add(self, update: Update) -> None:
         """Take a chunk of gradients into the true sum."""
-        rows = slice(self._seen, self._seen + len(update.devices))
-        self._seen = rows.stop
-        self.total += torch.mv(update.gradients.T, self._alpha[rows])
+        self._rows = slice(self._rows.stop, self._rows.stop + len(update.devices))
+        self.total += self.weighted(update.gradients)
         if not bool(self.total.isfinite().all()):
             raise Diverged("a gradient is not finite")
         self._losses.append(update.losses.double())
@@ -122,6 +126,10 @@ class _Observer:
             self._gram = pair_sums(update.gradients)
             if not bool(self._gram.isfinite().all()):
                 raise Diverged("gradients are too large to be multiplied")
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`."""
+        return torch.mv(values.T, self._alpha[self._rows])
 
     def loss(self, shares: np.ndarray) -> float:
         """Return the devices' mean training loss, weighted by their shares."""
