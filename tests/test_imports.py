@@ -16,22 +16,10 @@ import signfade
 ROOT = Path(signfade.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 SHARED = {"_check", "_text", "keys", "registry", "settings", "state"}  # serve all folders
-LONGEST_CHAIN = 19  # modules; from integrations.ray.shards to _text
-EXCEPTIONS = {"experiments.workers.engines": {"integrations"}}  # chooses the pool of processes or Ray
+LONGEST_CHAIN = 23  # modules; from experiments.studies.catalogue to _text
+EXCEPTIONS = {"experiments.workers.run_pool": {"integrations"}}  # chooses the pool of processes or Ray
 # Modules that still share their name with a function of theirs.
-AMBIGUOUS = {
-    "cli.deploy",
-    "cli.main",
-    "cli.reproduce",
-    "cli.sweep",
-    "experiments.compare",
-    "experiments.difference",
-    "experiments.environment",
-    "experiments.panels",
-    "experiments.standing",
-    "experiments.train",
-    "integrations.flower.deploy",
-}
+AMBIGUOUS = {"cli.deploy", "cli.reproduce", "integrations.flower.deploy"}
 
 
 def read_table() -> dict[str, set[str]]:
