@@ -43,7 +43,7 @@ _ATTACKS: dict[str, dict[str, Any]] = {
     "ones": {"attack.kind": "ones"},
     "random-bits": {"attack.kind": "random-bits"},
     "random-bits, colluding": {"attack.kind": "random-bits", "attack.collude": True},
-    "mean-shift": {"attack.kind": "mean-shift"},
+    "mean-shift, 10": {"attack.kind": "mean-shift", "attack.strength": 10.0},
     "scale-inflation, 1000": {"attack.kind": "scale-inflation", "attack.strength": 1000.0},
     "scale-collusion, 1000": {"attack.kind": "scale-collusion", "attack.strength": 1000.0},
     "below-bound": {"attack.kind": "below-bound"},
@@ -56,7 +56,7 @@ _METHODS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     # The default network: after a rotation the last two attacks move one weight, here a filter's.
     "cnn": (
         {"rounds": 150, "server.learning_rate": 3e-2} | _ROTATED,
-        ("sign-flip", "ones", "mean-shift"),
+        ("sign-flip", "ones", "mean-shift, 10"),
         _OURS,
     ),
 }
