@@ -386,7 +386,7 @@ def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
         ("signsgd", "0.268", "0.010", "0.000", "0.254", "0.004"),
     )
     page = render_report(groups)
-    assert "What a device sent (kbit a round)" in page
+    assert "What a device sent (kbit per round)" in page
     assert '<td data-name="header">0.254</td>' in page
     rows = comparison(groups)
     cells = dict(zip(rows.headers, rows.rows[0]))
