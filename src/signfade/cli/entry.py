@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check_environment() -> None:
-    """Raise where numba is told not to compile: kernels that work on single bits and lanes need it to."""
+    """Raise if numba is set not to compile: kernels that work on single bits and lanes need it to."""
     value = os.environ.get("NUMBA_DISABLE_JIT", "")
     if value.strip().isdigit() and int(value) != 0:
         raise ValueError(f"NUMBA_DISABLE_JIT must be 0 or unset: the kernels only run compiled; got {value}")

@@ -106,7 +106,7 @@ class _Observer:
     """Gathers what only a simulation can know while the devices' gradients pass by."""
 
     def __init__(self, simulation: Simulation, alpha: Tensor) -> None:
-        self._alpha, self._clients = alpha, simulation.clients
+        self._alpha = alpha
         self.total = torch.zeros(simulation.task.size)
         self._losses: list[Tensor] = []
         self._rows = slice(0, 0)

@@ -1,4 +1,4 @@
-"""Many runs as a queue of jobs: which are waiting, finished or failed, and what the caller is told."""
+"""Many runs as a queue of jobs: which are waiting, finished or failed, and the events they raise."""
 
 from __future__ import annotations
 
