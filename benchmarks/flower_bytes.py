@@ -159,7 +159,7 @@ class Counted(Loopback):
         """The proxy's."""
         if self.proxy is None:
             host, port = self.address.split(":")
-            self.proxy = Proxy((host, int(port)), plain=self.certificates is None)
+            self.proxy = Proxy((host, int(port)), plain=self.certificate is None)
         return self.proxy.address
 
 

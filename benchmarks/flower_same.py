@@ -15,7 +15,7 @@ from rich.progress import track
 
 from signfade.experiments.config import load
 from signfade.experiments.folder import RunFolder
-from signfade.integrations.flower.deploy import deploy, deploy_folder
+from signfade.integrations.flower.deployment import deploy, deploy_folder
 from signfade.simulation.run import Experiment
 
 

@@ -59,8 +59,8 @@ def deploy(
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out)
     try:
-        from signfade.integrations.flower.deploy import deploy as run_deployment
-        from signfade.integrations.flower.deploy import deploy_folder
+        from signfade.integrations.flower.deployment import deploy as run_deployment
+        from signfade.integrations.flower.deployment import deploy_folder
     except ModuleNotFoundError as error:
         raise ValueError(
             f"deploy needs Flower, which is not here ({error}); install signfade[flower]"

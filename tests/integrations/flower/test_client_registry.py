@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 
 from signfade.experiments.config import resolve
 from signfade.integrations.flower.client_registry import ClientRegistry
-from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.simulation.tasks import make_task
 from signfade.state import from_tensors, to_tensors
@@ -122,12 +122,14 @@ def test_owners_outlive_the_server(remembered: bool, tmp_path: Path) -> None:
 
 def test_state_is_restored() -> None:
     registry = ClientRegistry(3)
-    registry.add_keys({4: b"x" * 32})
+    grid = CallingGrid({4: lambda message: None, 9: lambda message: None})
+    grid.keys = {4: b"x", 9: b"x"}
+    registry.connect(grid)
     registry.claim({4: 2, 5: 0})
     other = ClientRegistry(3)
     other.owners = from_tensors({"owners": other.owners}, to_tensors({"owners": registry.owners}))["owners"]
     assert (other.owners == registry.owners).all()
-    other.add_keys({9: b"x" * 32})
+    other.connect(grid)
     assert other.claim({9: 1}) == {9: "its device number was 2 before; got 1"}
 
 

@@ -20,9 +20,9 @@ from signfade.cli.entry import run as signfade
 from signfade.experiments.config import resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.training import Interrupted, RunFailed
-from signfade.integrations.flower import deploy as deploying
+from signfade.integrations.flower import deployment as deploying
 from signfade.integrations.flower.children import marked
-from signfade.integrations.flower.deploy import deploy, deploy_folder, write_app
+from signfade.integrations.flower.deployment import deploy, deploy_folder, write_app
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback, quiet_environment
 from signfade.settings import RunSettings
@@ -204,7 +204,7 @@ def remember_marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     enter = Loopback.__enter__
 
     def remembering(self: Loopback) -> Loopback:
-        marks.append(self.mark)
+        marks.append(self.children.mark)
         return enter(self)
 
     monkeypatch.setattr(Loopback, "__enter__", remembering)

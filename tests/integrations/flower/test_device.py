@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from signfade.device import Packet, fit_prior, one_bit
 from signfade.experiments.config import ConfigError
 from signfade.integrations.flower import OneBitStrategy, reply_with_bits, settings_from
-from signfade.integrations.flower.layout import Layout, read_tensor
-from signfade.integrations.flower.wire import message_bytes
+from signfade.integrations.flower.exchange import message_bytes
+from signfade.integrations.flower.messages import Layout, read_tensor
 from signfade.simulation.models import paper_cnn
 
 from .grids import CallingGrid, context

@@ -10,9 +10,9 @@ from flwr.app import Context, Message
 
 from signfade.experiments.config import resolve
 from signfade.integrations.flower.deployed import train_on
-from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.exchange import message_bytes
+from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.integrations.flower.wire import message_bytes
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
 

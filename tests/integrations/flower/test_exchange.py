@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from signfade.integrations.flower.exchange import Exchange, Patience, Replies
-from signfade.integrations.flower.limit import Largest
+from signfade.integrations.flower.exchange import Exchange, Largest, Patience, Replies
 
 from .grids import CallingGrid
 

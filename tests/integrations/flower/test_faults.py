@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from signfade.device import Packet
 from signfade.experiments.config import resolve
 from signfade.experiments.training import RunFailed
-from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
 from signfade.simulation.tasks import make_task

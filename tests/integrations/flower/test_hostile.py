@@ -18,8 +18,8 @@ from signfade.experiments.config import resolve
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.training import RunFailed, run_rounds
 from signfade.integrations.flower import OneBitStrategy, settings_from
-from signfade.integrations.flower.layout import Start
-from signfade.integrations.flower.options import bounded
+from signfade.integrations.flower.messages import Start
+from signfade.integrations.flower.options import with_bounds
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task
@@ -288,7 +288,7 @@ def test_a_checkpoint_that_is_not_finite_is_not_written(spoilt: str, tmp_path: P
 
 def test_a_deployment_of_the_simulators_task_is_bounded_too() -> None:
     """As `signfade deploy` does it: one of four devices with a scale of 3.4e38."""
-    run = bounded(resolve({"rounds": 3, "data.devices": 4, "model.name": "linear", "cell.snr_db": 5.0}))
+    run = with_bounds(resolve({"rounds": 3, "data.devices": 4, "model.name": "linear", "cell.snr_db": 5.0}))
     assert run.defence.bound_scales
     grid: CallingGrid = cell_of(run)
     grid.nodes[998] = packet(with_scale(3.4e38))(grid.nodes[998])

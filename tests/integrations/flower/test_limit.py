@@ -19,7 +19,7 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_id, get_object_tree
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from signfade.integrations.flower.limit import Largest, SizeLimit, TooLarge
+from signfade.integrations.flower.exchange import Largest, SizeLimit, TooLarge
 
 
 class Link(BaseHTTPRequestHandler):

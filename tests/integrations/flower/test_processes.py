@@ -26,10 +26,10 @@ from signfade.experiments.config import parse_override, resolve, to_toml
 from signfade.experiments.folder import RunFolder
 from signfade.integrations.flower.certificates import make_node_key
 from signfade.integrations.flower.children import marked
-from signfade.integrations.flower.deploy import write_app
+from signfade.integrations.flower.deployment import write_app
 from signfade.integrations.flower.exchange import Patience
-from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.loopback import Loopback
+from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
@@ -295,7 +295,7 @@ def test_kills_garbage_and_strangers_change_nothing_else(tmp_path: Path) -> None
             folder.path,
         )
         refused = [flower.log(f"supernode-{k}").read_text() for k in (7, 8)]
-        mark = flower.mark
+        mark = flower.children.mark
     assert marked(mark) == []
 
     metrics, log = folder.read_metrics(), folder.log_path.read_text()

@@ -10,7 +10,7 @@ import torch
 from signfade.experiments.config import resolve
 from signfade.experiments.metrics import BIT_KEYS
 from signfade.integrations.flower.deployed import evaluation
-from signfade.integrations.flower.layout import Start
+from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task

@@ -6,7 +6,7 @@ A `ClientApp` answers with `reply_with_bits`; a `ServerApp` runs `OneBitStrategy
 from __future__ import annotations
 
 from signfade.integrations.flower.device import Local, answer, device_number, reply_with_bits
-from signfade.integrations.flower.layout import Layout
+from signfade.integrations.flower.messages import Layout
 from signfade.integrations.flower.options import settings_from
 from signfade.integrations.flower.strategy import OneBitStrategy
 

@@ -27,10 +27,8 @@ class Children:
     """Starts processes that share a mark in their environment, and stops all that carry it.
 
     Flower's processes start others in sessions of their own, which a process group would not find; the mark
-    is inherited by all of them. On Linux they also end if this process is killed.
-
-    Args:
-        environment: For the processes, on top of our own.
+    is inherited by all of them. On Linux they also end if this process is killed. The processes have our
+    environment and, on top of it, `environment`.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -70,7 +68,7 @@ class Children:
                 process.wait(_DEATH)
         self._started.clear()
 
-    def end(self, pid: int) -> None:
+    def kill(self, pid: int) -> None:
         """Kill a process if it carries the mark; its number may be another's by now."""
         if pid in self.alive():
             _send(pid, signal.SIGKILL)
@@ -84,27 +82,18 @@ class Children:
 
 def marked(mark: str) -> list[int]:
     """Return the processes that carry a mark in their environment; those that are ending do not count."""
-    wanted = f"{_MARK}={mark}".encode()
+    wanted = f"{_MARK}={mark}"
     if not Path("/proc/self/environ").exists():
-        return _marked_by_ps(wanted.decode())
+        listed = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True)
+        return [int(line.split()[0]) for line in listed.stdout.splitlines() if wanted in line.split()]
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
             words = (entry / "environ").read_bytes().split(b"\0")
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:  # it has ended, or is another user's
-            continue
-        if wanted in words and state not in "ZX":
-            found.append(int(entry.name))
+            if wanted.encode() in words and state not in "ZX":
+                found.append(int(entry.name))
     return found
-
-
-def _marked_by_ps(wanted: str) -> list[int]:
-    """Do the same where there is no /proc."""
-    listed = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True)
-    return [int(line.split()[0]) for line in listed.stdout.splitlines() if wanted in line.split()]
 
 
 def _send(pid: int, number: signal.Signals) -> None:

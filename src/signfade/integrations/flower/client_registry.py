@@ -9,21 +9,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from flwr.serverapp import Grid
 
-__all__ = ["ClientRegistry", "keys_of"]
+__all__ = ["ClientRegistry"]
 
 _KEY_BYTES = 32
-
-
-def keys_of(grid: Grid) -> dict[int, bytes]:
-    """Return the nodes that are connected, and a digest of each node's public key.
-
-    A registered SuperNode proves that it has the key; others make a new one each time they start. On grids
-    without keys a node's number takes its place.
-    """
-    return {
-        node.node_id: hashlib.sha256(node.public_key or b"node %d" % node.node_id).digest()
-        for node in grid.get_nodes()
-    }
 
 
 class ClientRegistry:
@@ -32,39 +20,38 @@ class ClientRegistry:
     A number belongs to the key of the first node that answers well under it, for the whole run. If two nodes
     claim a free number in the same round, neither gets it, so it does not matter who answers first.
 
-    Args:
-        devices: Number of devices in the cell.
-
     Attributes:
         owners: The key that owns each device number, uint8 `[N, 32]`, zeros where it is free. A checkpoint
             holds it.
+        rounds: The round whose weights a node has, by node; a node that is not there needs them in full.
 
     Example:
         >>> registry = ClientRegistry(devices=2)
-        >>> registry.add_keys({71: b"a" * 32, 72: b"b" * 32})
         >>> registry.claim({71: 0})
         {}
         >>> registry.claim({72: 0})
-        {72: 'its device number 0 belongs to another key, that of node 71'}
+        {72: 'its device number 0 belongs to another key'}
         >>> registry.name(71)
         'node 71 (device 0)'
     """
 
     def __init__(self, devices: int) -> None:
         self.owners = np.zeros((devices, _KEY_BYTES), dtype=np.uint8)
+        self.rounds: dict[int, int] = {}
         self._keys: dict[int, bytes] = {}
-        self._has_round: dict[int, int] = {}
 
-    def add_keys(self, keys: Mapping[int, bytes]) -> None:
-        """Add the nodes that are connected, with their keys."""
-        self._keys |= keys
+    def connect(self, grid: Grid) -> set[int]:
+        """Return the nodes that are connected, and remember their keys.
+
+        A registered SuperNode proves that it has its key; others make a new one each time they start. On
+        grids without keys a node's number takes its place.
+        """
+        found = {node.node_id: node.public_key for node in grid.get_nodes()}
+        self._keys |= {node: hashlib.sha256(key or _stand_in(node)).digest() for node, key in found.items()}
+        return set(found)
 
     def claim(self, claims: Mapping[int, int]) -> dict[int, str]:
-        """Give nodes the device numbers they claim; return why not, for those that do not get them.
-
-        Args:
-            claims: From node to the device number it claims, all of one round.
-        """
+        """Give nodes the device numbers they claim, all of one round; return why not, by node refused."""
         refused: dict[int, str] = {}
         by_device: dict[int, list[int]] = defaultdict(list)
         for node, device in sorted(claims.items()):
@@ -78,7 +65,7 @@ class ClientRegistry:
                 names = " and ".join(map(str, nodes))
                 refused |= dict.fromkeys(nodes, f"device number {device} is claimed by nodes {names}")
             else:
-                self.owners[device] = np.frombuffer(self._key(nodes[0]), dtype=np.uint8)
+                self.owners[device] = self._key(nodes[0])
         return refused
 
     def _why_not(self, node: int, device: int) -> str | None:
@@ -91,12 +78,13 @@ class ClientRegistry:
         holder = "another key" if owner is None else f"another key, that of node {owner}"
         return f"its device number {device} belongs to {holder}"
 
-    def _key(self, node: int) -> bytes:
-        return self._keys.get(node, hashlib.sha256(b"node %d" % node).digest())
+    def _key(self, node: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        key = self._keys.get(node) or hashlib.sha256(_stand_in(node)).digest()
+        return np.frombuffer(key, dtype=np.uint8)
 
     def device_of(self, node: int) -> int | None:
         """Return the device that a node is; None if it is not known yet."""
-        owned = np.flatnonzero((self.owners == np.frombuffer(self._key(node), dtype=np.uint8)).all(axis=1))
+        owned = np.flatnonzero((self.owners == self._key(node)).all(axis=1))
         return int(owned[0]) if len(owned) else None
 
     def node_of(self, device: int) -> int | None:
@@ -113,14 +101,6 @@ class ClientRegistry:
         device = self.device_of(node)
         return f"node {node}" if device is None else f"node {node} (device {device})"
 
-    def set_round(self, node: int, round: int) -> None:
-        """Remember that a node has the weights of a round."""
-        self._has_round[node] = round
 
-    def forget_round(self, node: int) -> None:
-        """Remember that it is not known which weights a node has."""
-        self._has_round.pop(node, None)
-
-    def has_round(self, node: int) -> int | None:
-        """Return the round whose weights a node has; None if it needs them in full."""
-        return self._has_round.get(node)
+def _stand_in(node: int) -> bytes:
+    return b"node %d" % node

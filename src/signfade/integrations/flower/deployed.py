@@ -16,18 +16,16 @@ from torch import Tensor
 
 from signfade.experiments.config import resolve
 from signfade.integrations.flower.device import Local, answer, device_number
-from signfade.integrations.flower.layout import Buffers, Layout, Start
+from signfade.integrations.flower.messages import Buffers, Layout, Order, Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.integrations.flower.wire import Order
 from signfade.settings import RunSettings
 from signfade.simulation.task import Task
 from signfade.simulation.tasks import make_task
 
-__all__ = ["PID_FILE", "client_app", "evaluation", "server_app", "train_on"]
+__all__ = ["client_app", "evaluation", "server_app", "train_on"]
 
 # The simulator's shares are sent as whole numbers of samples; only their ratios matter.
 _ALL_SAMPLES = 1 << 48
-PID_FILE = "server.pid"
 
 client_app = ClientApp()
 server_app = ServerApp()
@@ -44,14 +42,7 @@ def _train(message: Message, context: Context) -> Message:
 
 
 def train_on(message: Message, context: Context, settings: RunSettings, task: Task | None = None) -> Message:
-    """Answer for the device whose number the node's configuration has.
-
-    Args:
-        message: From the strategy.
-        context: The node's.
-        settings: All of the run.
-        task: Made from the settings if None.
-    """
+    """Answer for the device whose number the node's configuration has; the task is the settings' own."""
     device = device_number(context)
     if device >= settings.data.devices:
         raise ValueError(
@@ -71,20 +62,19 @@ def train_on(message: Message, context: Context, settings: RunSettings, task: Ta
 
 @server_app.main()
 def _main(grid: Grid, context: Context) -> None:
-    settings = _settings(context)
-    folder = Path(str(context.run_config["folder"]))
-    (folder / "flower" / PID_FILE).write_text(f"{os.getpid()}\n")
+    settings, config = _settings(context), context.run_config
+    Path(str(config["pid-file"])).write_text(f"{os.getpid()}\n")
     torch.set_num_threads(1)
     task = make_task(settings)
-    timeout, deadline = (float(context.run_config[name]) for name in ("timeout", "deadline"))
+    timeout, deadline = float(config["timeout"]), float(config["deadline"])
     strategy = OneBitStrategy(
         settings,
         Start.of_task(task),
-        folder=folder,
+        folder=str(config["folder"]),
         connect_timeout=max(timeout, 180.0),
-        quorum=float(context.run_config["quorum"]),
+        quorum=float(config["quorum"]),
         deadline=None if deadline < 0 else deadline,
-        remember_keys=bool(context.run_config["remember-keys"]),
+        remember_keys=bool(config["remember-keys"]),
     )
     strategy.start(grid, timeout=timeout, evaluate_fn=evaluation(task))
 

@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 from signfade.device import Encoder, make_packet, unpack_signs
-from signfade.integrations.flower.layout import Buffers, Layout
-from signfade.integrations.flower.wire import (
+from signfade.integrations.flower.messages import (
     ARRAYS,
+    RECORD,
     STEP,
     Answer,
+    Buffers,
     CatchUp,
-    Identity,
+    Layout,
     Order,
     digest,
-    read_order,
+    to_record,
 )
 from signfade.keys import stream_key
 from signfade.server.optimizer import ModelState, make_optimizer
@@ -74,9 +75,6 @@ def reply_with_bits(
             "share"`, its gradient; by default `len(loader.dataset)`, or 1 where the loader does not say.
         device: Number of the device, 0 to K - 1; by default `partition-id` of the node's configuration.
 
-    Returns:
-        The reply: a packet of one bit per weight.
-
     Raises:
         ValueError: The message is not the strategy's, the model is another than the server's, the loader is
             empty, or a gradient is not finite.
@@ -92,16 +90,14 @@ def reply_with_bits(
         state = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()}
         return Local(gradient, mean_loss, state)
 
-    held = _held(loader) if examples is None else examples
-    return answer(message, context, layout, compute, device=number, examples=held)
+    if examples is None:
+        dataset = getattr(loader, "dataset", None)
+        examples = len(dataset) if isinstance(dataset, Sized) else 1
+    return answer(message, context, layout, compute, device=number, examples=examples)
 
 
 def device_number(context: Context) -> int:
-    """Return the node's number in the cell, `partition-id` in its configuration.
-
-    Raises:
-        ValueError: It is not there, or not a whole number.
-    """
+    """Return the node's number in the cell, `partition-id` in its configuration."""
     number = context.node_config.get("partition-id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(
@@ -115,25 +111,20 @@ def answer(
 ) -> Message:
     """Answer the server's train message with what `compute` says of the server's weights.
 
-    Args:
-        message: From `OneBitStrategy`.
-        context: The node's.
-        layout: Of the model.
-        compute: From weights `[M]`, buffers and the order to a gradient; it may also be a difference of
-            weights after local steps, or anything else of the size of the model that should be summed.
-        device: Number of the device.
-        examples: Number of samples it holds.
+    `compute` is given weights `[M]`, buffers and the order. What it returns as a gradient may also be a
+    difference of weights after local steps, or anything else of the size of the model that should be summed.
+    `device` and `examples` are as in `reply_with_bits`.
     """
-    order = read_order(message.content)
+    order = Order.read(message.content)
     if order.identify:
-        return Message(Identity(device, examples).record(), reply_to=message)
-    weights, buffers = _take_model(message, context, layout, order)
-    local = compute(weights, buffers, order)
+        who = RecordDict({RECORD: ConfigRecord({"device": device, "examples": examples})})
+        return Message(who, reply_to=message)
+    local = compute(*_take_model(message, context, layout, order), order)
     if local.gradient.shape != (layout.size,):
         raise ValueError(f"gradient must have shape [{layout.size}]; got {list(local.gradient.shape)}")
     with one_thread():
-        result = _encode(local, layout, order, device, examples)
-    return Message(result.record(layout), reply_to=message)
+        content = _encode(local, layout, order, device, examples).record()
+    return Message(content, reply_to=message)
 
 
 def _encode(local: Local, layout: Layout, order: Order, device: int, examples: int) -> Answer:
@@ -141,32 +132,32 @@ def _encode(local: Local, layout: Layout, order: Order, device: int, examples: i
     if not bool(gradient.isfinite().all()):
         raise ValueError("a gradient is not finite")
     if order.sends == "values":
-        return Answer(device, local.loss, examples, None, gradient, local.buffers)
+        return Answer(device, examples, local.loss, gradient=gradient, buffers=local.buffers)
     encoder = Encoder(order.method, layout.segments, order.sends == "signs and scalars", order.exponents)
     key = stream_key(order.seed, "rotation", order.round)
     message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key))
     packet = make_packet(encoder, message, 0, device=device, round=order.round)
     means, scales = message.saturated[0].tolist()
-    return Answer(device, local.loss, examples, packet, None, local.buffers, (means, scales))
+    return Answer(device, examples, local.loss, packet, buffers=local.buffers, saturated=(means, scales))
 
 
 def _take_model(message: Message, context: Context, layout: Layout, order: Order) -> tuple[Tensor, Buffers]:
     """Return the weights and buffers of the round, and keep the weights if the next ones come as signs."""
-    arrays = message.content.array_records.get(ARRAYS, ArrayRecord())
+    records = message.content.array_records
+    arrays = records.get(ARRAYS, ArrayRecord())
     buffers = layout.read_buffers(arrays)
     missed = order.catch_up
     if missed is None:
         return layout.weights(arrays), buffers
-    if STEP in message.content.array_records:  # the whole model, and what its next steps need
-        kept = {"weights": layout.weights(arrays)} | _tensors(message.content.array_records[STEP])
+    if STEP in records:  # the whole model, and what its next steps need
+        kept = {"weights": layout.weights(arrays)} | _tensors(records[STEP])
     else:
         kept = _kept(context, missed.since)
     model = _catch_up(kept, missed)
     if digest(model.weights) != missed.digest:
         context.state.pop(_KEPT, None)
         raise ValueError("the weights kept here are not the server's; they are needed in full")
-    saved = to_tensors(model) | {"round": torch.tensor(order.round)}
-    context.state[_KEPT] = ArrayRecord({name: Array(value.numpy()) for name, value in saved.items()})
+    context.state[_KEPT] = to_record(to_tensors(model) | {"round": torch.tensor(order.round)})
     return model.weights, buffers
 
 
@@ -195,25 +186,19 @@ def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.asarray(array.numpy()).copy()) for name, array in record.items()}
 
 
-def _held(loader: Iterable[Any]) -> int:
-    """Return the number of samples behind a loader, 1 where it does not say."""
-    dataset = getattr(loader, "dataset", None)
-    return len(dataset) if isinstance(dataset, Sized) else 1
-
-
 def _gradient(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], batches: Iterable[tuple[Any, Any]]
 ) -> tuple[Tensor, float]:
     """Return the gradient `[M]` of the mean loss over all samples of some batches, and that loss."""
     trained = [p for p in model.parameters() if p.requires_grad]
+    place = trained[0].device
     mean, mean_loss, seen = torch.zeros(0), 0.0, 0
     model.train()
     for batch in batches:
-        inputs, targets = (_move(part, trained[0].device) for part in batch)
+        inputs, targets = (part.to(place) if isinstance(part, Tensor) else part for part in batch)
         value = loss(model(inputs), targets)
-        parts = torch.autograd.grad(value, trained, allow_unused=True)
-        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(trained, parts, strict=True)]
-        gradient = torch.cat([g.reshape(-1).float().cpu() for g in filled])
+        parts = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([g.reshape(-1).float().cpu() for g in parts])
         share = len(targets) / (seen + len(targets))
         mean = torch.lerp(mean, gradient, share) if seen else gradient
         mean_loss += share * (float(value.detach()) - mean_loss)
@@ -221,7 +206,3 @@ def _gradient(
     if not seen:
         raise ValueError("loader gave no batch")
     return mean, mean_loss
-
-
-def _move(value: Any, place: torch.device) -> Any:
-    return value.to(place) if isinstance(value, Tensor) else value

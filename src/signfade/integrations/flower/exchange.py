@@ -1,23 +1,35 @@
-"""Sending to nodes and waiting for them, without letting one that is slow or gone hold up the next round."""
+"""Sending messages to nodes and fetching replies: how long to wait, and how large a reply may be."""
 
 from __future__ import annotations
 
+import json
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from flwr.app import Message
+from flwr.app import Array, Message
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as CHUNK
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    get_object_body,
+)
 
-from signfade.integrations.flower.limit import Largest, SizeLimit, TooLarge
-from signfade.integrations.flower.wire import message_bytes
-
-__all__ = ["Exchange", "Patience", "Replies"]
+__all__ = ["Exchange", "Largest", "Patience", "Replies", "SizeLimit", "TooLarge", "message_bytes"]
 
 _GRACE = 1.5  # a round that has enough replies waits for the rest until this many times as long has passed
 _MOST_SKIPPED = 63  # rounds that a node which is always late sits out
+
+
+def message_bytes(message: InflatableObject) -> int:
+    """Return the bytes of a message as Flower serialises it, without HTTP and TLS."""
+    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
 
 
 @dataclass(frozen=True)
@@ -43,16 +55,11 @@ class Patience:
             raise ValueError(f"deadline must be a number of seconds, 0 or more; got {self.deadline}")
 
     def closes(self, enough_at: float | None) -> float:
-        """Return when the round closes at the latest, in seconds from its start.
-
-        Args:
-            enough_at: When it had enough replies; None if it has not yet.
+        """Return when the round closes at the latest, in seconds from its start; None: not enough yet.
 
         Example:
             >>> Patience(timeout=60).closes(None), Patience(timeout=60).closes(10.0)
             (60, 15.0)
-            >>> Patience(timeout=60, deadline=30).closes(10.0)
-            30
         """
         if enough_at is None:
             return self.timeout
@@ -62,17 +69,88 @@ class Patience:
 
 @dataclass
 class Replies:
-    """What came of some messages.
+    """What came of some messages."""
 
-    Attributes:
-        came: Replies by node, errors among them.
-        unreadable: Why a node's reply could not even be fetched, by node.
-        silent: Nodes that have not answered in time.
+    came: dict[int, Message] = field(default_factory=dict)  # by node, errors among them
+    unreadable: dict[int, str] = field(default_factory=dict)  # why a reply could not be fetched, by node
+    silent: list[int] = field(default_factory=list)  # nodes that have not answered in time
+
+
+class TooLarge(ValueError):
+    """A reply is larger than it may be."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The most that a reply may have: bytes, as Flower serialises it, and arrays."""
+
+    bytes: int
+    arrays: int = 0
+
+    def check(self, size: int, chunks: int = 0) -> None:
+        """Raise `TooLarge` unless a reply of this many bytes and chunks of arrays may be read."""
+        if size > self.bytes:
+            raise TooLarge(f"its reply has more than {self.bytes} bytes, the most for this model")
+        if chunks > self.arrays + self.bytes // CHUNK:
+            raise TooLarge(f"its reply has more than {self.arrays} arrays, the most for this model")
+
+
+class SizeLimit:
+    """Measures a reply while it is fetched: before it is read, before it is decoded.
+
+    Flower's own grid fetches a reply object by object over HTTP, whatever its size. We check the length that
+    each response declares before its body is read, and how often an array repeats its chunks, which can make
+    a small message a large one. Grids without HTTP are left alone, since they hold all replies anyway.
     """
 
-    came: dict[int, Message] = field(default_factory=dict)
-    unreadable: dict[int, str] = field(default_factory=dict)
-    silent: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # Flower fetches objects in threads
+        self._most: Largest | None = None
+        self._bytes, self._chunks = 0, 0
+        self._watched: object = None
+
+    @contextmanager
+    def on(self, grid: Grid, most: Largest | None) -> Iterator[None]:
+        """Let one reply be fetched from a grid meanwhile, of any size if `most` is None."""
+        self._watch(grid)
+        self._most, self._bytes, self._chunks = most, 0, 0
+        try:
+            yield
+        finally:
+            self._most = None
+
+    def _watch(self, grid: object) -> None:
+        """Check everything that the HTTP client of a grid receives from now on."""
+        client = getattr(grid, "_runtime_client", None)
+        if client is None or client is self._watched:
+            return
+        self._watched = client
+        client._client.event_hooks["response"].append(self._response)
+        pull = client.PullObject
+
+        def pull_object(request: Any) -> Any:
+            response = pull(request)
+            self._array(response.object_content)
+            return response
+
+        client.PullObject = pull_object
+
+    def _response(self, response: Any) -> None:
+        """Count what a response declares; httpx calls this before it reads the body."""
+        if self._most is not None:
+            self._count(int(response.headers.get("content-length", self._most.bytes + 1)), 0)
+
+    def _array(self, content: bytes) -> None:
+        """Count the chunks of an array, each time one is repeated."""
+        if self._most is not None and content.startswith(Array.__qualname__.encode() + b" "):
+            self._count(0, len(json.loads(get_object_body(content, Array))["arraychunk_ids"]))
+
+    def _count(self, size: int, chunks: int) -> None:
+        with self._lock:
+            self._bytes += size
+            self._chunks += chunks
+            if self._most is not None:
+                self._most.check(self._bytes, self._chunks)
 
 
 class Exchange:
@@ -83,10 +161,7 @@ class Exchange:
     time it is late again; one reply in time makes it a node like any other. So a node that is always late
     holds up one round. A node whose reply is too large is not asked again at all.
 
-    Args:
-        poll: Seconds between two checks for replies.
-        clock: Returns seconds.
-        sleep: Waits some.
+    `poll` is the number of seconds between two checks for replies; tests replace `clock` and `sleep`.
     """
 
     def __init__(
@@ -117,14 +192,7 @@ class Exchange:
     def send(
         self, grid: Grid, messages: Sequence[Message], patience: Patience, most: Largest | None = None
     ) -> Replies:
-        """Send messages, at most one per node, and wait for the replies.
-
-        Args:
-            grid: Flower's way to the nodes.
-            messages: What to send.
-            patience: How long to wait.
-            most: How large a reply may be.
-        """
+        """Send messages, at most one per node, and wait for replies, of the size `most` at most."""
         replies = Replies()
         if not messages:
             return replies
@@ -146,7 +214,11 @@ class Exchange:
                 break
             self._sleep(min(self._poll, closes - now))
         replies.silent = sorted(left)
-        self._remember(set(nodes.values()) - left, left)
+        for node in set(nodes.values()) - left:
+            self._late.pop(node, None)
+        for node in left:
+            self._late[node] += 1
+            self._skips[node] = min(2 ** (self._late[node] - 1) - 1, _MOST_SKIPPED)
         return replies
 
     def _push(
@@ -163,20 +235,16 @@ class Exchange:
         self._open |= {id: (node, most) for id, node in nodes.items()}
         return nodes
 
-    def _remember(self, prompt: Iterable[int], late: Iterable[int]) -> None:
-        """Note who answered in time and who did not."""
-        for node in prompt:
-            self._late.pop(node, None)
-        for node in late:
-            self._late[node] += 1
-            self._skips[node] = min(2 ** (self._late[node] - 1) - 1, _MOST_SKIPPED)
-
     def _poll_replies(self, grid: Grid, replies: Replies, ids: Iterable[str]) -> None:
         """Ask for each reply by itself: one that cannot be read must not take the others with it."""
         for id in ids:
             node, most = self._open[id]
             try:
-                found = self._fetch(grid, id, most)
+                with self._limit.on(grid, most):
+                    found = list(grid.pull_messages([id]))
+                if most is not None:  # for grids that the limit cannot watch
+                    for reply in found:
+                        most.check(message_bytes(reply))
             except Exception as error:  # whatever a stranger's bytes make Flower raise
                 self._open.pop(id)
                 replies.unreadable[node] = f"its reply cannot be read: {error}"
@@ -187,11 +255,3 @@ class Exchange:
             for reply in found:
                 self._open.pop(id, None)
                 replies.came.setdefault(node, reply)
-
-    def _fetch(self, grid: Grid, id: str, most: Largest | None) -> list[Message]:
-        with self._limit.on(grid, most):
-            found = list(grid.pull_messages([id]))
-        if most is not None:  # for grids that the limit cannot watch
-            for reply in found:
-                most.check(message_bytes(reply))
-        return found

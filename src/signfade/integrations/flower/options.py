@@ -9,7 +9,7 @@ from signfade.experiments.config import resolve
 from signfade.server import AGGREGATORS
 from signfade.settings import RunSettings
 
-__all__ = ["bounded", "refuse_simulated", "settings_from"]
+__all__ = ["refuse_simulated", "settings_from", "with_bounds"]
 
 _PREFIX = "signfade."
 _SIMULATED = (
@@ -28,9 +28,6 @@ def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
     The data and the model are the app's own, links are perfect unless `signfade.cell.*` says otherwise, and
     means and scales are bounded unless `signfade.defence.bound_scales` says otherwise.
 
-    Raises:
-        ConfigError: An unknown key, a wrong type, a value out of range.
-
     Example:
         >>> settings = settings_from({"lr": 0.1, "signfade.rounds": 9, "signfade.method.preset": "best"})
         >>> settings.rounds, settings.method.aggregator, settings.cell.perfect, settings.defence.bound_scales
@@ -39,20 +36,18 @@ def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
     own = {key.removeprefix(_PREFIX): value for key, value in run_config.items() if key.startswith(_PREFIX)}
     if not any(key.partition(".")[0] == "cell" for key in own):
         own["cell.perfect"] = True
-    return bounded(resolve({"data.name": "own", "model.name": "own"} | own))
+    return with_bounds(resolve({"data.name": "own", "model.name": "own"} | own))
 
 
-def bounded(settings: RunSettings) -> RunSettings:
+def with_bounds(settings: RunSettings) -> RunSettings:
     """Turn `defence.bound_scales` on, unless the settings name it or their devices send no scales.
 
     One device can end any run without it: a scale of 3.4e38 is a float32 number like others.
 
     Example:
-        >>> bounded(RunSettings()).defence.bound_scales
+        >>> with_bounds(RunSettings()).defence.bound_scales
         True
-        >>> bounded(resolve({"defence.bound_scales": False})).defence.bound_scales
-        False
-        >>> bounded(resolve({"method.aggregator": "signsgd"})).defence.bound_scales
+        >>> with_bounds(resolve({"defence.bound_scales": False})).defence.bound_scales
         False
     """
     named = "defence" in settings.model_fields_set and "bound_scales" in settings.defence.model_fields_set
@@ -63,13 +58,7 @@ def bounded(settings: RunSettings) -> RunSettings:
 
 
 def refuse_simulated(settings: RunSettings) -> None:
-    """Raise a ValueError for settings that only a simulation can follow.
-
-    Example:
-        >>> refuse_simulated(resolve({"method.flip": 0.1}))
-        Traceback (most recent call last):
-        ValueError: method.flip must be 0 on real devices: it is simulated only; got 0.1
-    """
+    """Raise a ValueError for settings that only a simulation can follow."""
     if settings.method.correlation == "genie":
         raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
     for name in _SIMULATED:

@@ -1,6 +1,7 @@
 """The server's half of a deployment: `signfade.server.Server`, fed with the replies of real devices.
 
-It does not know Flower: answers come in, the model steps, and what devices need for the next round goes out.
+Answers come in, the model steps, and what devices need for the next round goes out.
+What one device reports is bounded by what the others report.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.device import EXACT_BITS, Encoder, decode_packets, pack_signs, sign
 from signfade.device.scale_range import SaturationState, count_saturation
-from signfade.integrations.flower.bounds import bounded_gradients, bounded_losses, bounded_samples
-from signfade.integrations.flower.layout import Buffers, Start
+from signfade.integrations.flower.messages import (
+    ARRAYS,
+    RECORD,
+    STEP,
+    Answer,
+    Buffers,
+    CatchUp,
+    Order,
+    Start,
+    digest,
+    to_record,
+)
 from signfade.integrations.flower.options import refuse_simulated
-from signfade.integrations.flower.wire import Answer, CatchUp, digest
 from signfade.server import Devices, Server, ServerMemory
 from signfade.server.update import FULL_PRECISION_BITS
 from signfade.settings import RunSettings
@@ -30,24 +41,78 @@ from signfade.simulation.loss_monitor import LossState, watch_loss
 from signfade.simulation.run import RunFailed
 from signfade.state import to_tensors
 
-__all__ = ["DeployedServer", "DeployedState", "RoundSummary"]
+__all__ = [
+    "DeployedServer",
+    "DeployedState",
+    "RoundSummary",
+    "bounded_gradients",
+    "bounded_losses",
+    "bounded_samples",
+]
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+_MOST_LOSS = 10.0  # times the median loss
+_MOST_NORM = 10.0  # times the median norm
+
+
+def _median(values: Floats) -> float:
+    """Return the median, of an even number the lower one: then one of two cannot lift it."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def bounded_samples(first: Counts, devices: Devices, reported: Counts, most: float) -> tuple[Counts, Floats]:
+    """Return the first numbers of samples that devices reported, and what they count for in this round.
+
+    `first` `[N]` has the first number of each device of the cell, 0 where there is none yet; `devices` `[K]`
+    report `reported` `[K]`. A device counts for its first number, at most `most` medians of all of them.
+
+    Example:
+        >>> first = np.zeros(3, dtype=np.int64)
+        >>> first, weights = bounded_samples(first, np.arange(3), np.array([100, 120, 2**53]), most=4.0)
+        >>> weights.tolist(), bounded_samples(first, np.array([0]), np.array([2**53]), most=4.0)[1].tolist()
+        ([100.0, 120.0, 480.0], [100.0])
+    """
+    first = first.copy()
+    new = first[devices] == 0
+    first[devices[new]] = reported[new]
+    known = first.astype(np.float64)
+    return first, np.minimum(known[devices], most * _median(known[known > 0]))
+
+
+def bounded_losses(losses: Floats) -> Floats:
+    """Clip losses to ten times their median in absolute value.
+
+    Example:
+        >>> bounded_losses(np.array([1.0, 2.0, 1e308])).tolist()
+        [1.0, 2.0, 20.0]
+    """
+    most = _MOST_LOSS * _median(np.abs(losses))
+    return np.clip(losses, -most, most)
+
+
+def bounded_gradients(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Shorten gradients `[M]` to ten times their median norm.
+
+    Example:
+        >>> bounded_gradients([torch.tensor([3.0, 4.0]), torch.tensor([0.0, 3e38])])[1].tolist()
+        [0.0, 50.0]
+    """
+    norms = np.array([float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in gradients])
+    most = _MOST_NORM * _median(norms)
+    return [
+        (gradient.double() * (most / norm)).float() if norm > most else gradient
+        for gradient, norm in zip(gradients, norms, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
 class DeployedState:
-    """Everything that the server of a deployment remembers between rounds, by the simulator's names.
-
-    Attributes:
-        server: The model and what the server core remembers.
-        task: The model's buffers, in the order of the layout.
-        samples: The number of samples that each device reported first, `[N]`; 0 before it did.
-        loss: What the loss monitor remembers.
-        saturation: How often the scalars' quantisers saturated.
-    """
+    """Everything that the server of a deployment remembers between rounds, by the simulator's names."""
 
     server: ServerMemory
-    task: tuple[Tensor, ...]
-    samples: NDArray[np.int64]
+    task: tuple[Tensor, ...]  # the model's buffers, in the order of the layout
+    samples: Counts  # the number that each device reported first, `[N]`; 0 before it did
     loss: LossState = field(default_factory=LossState)
     saturation: SaturationState = field(default_factory=SaturationState)
 
@@ -65,15 +130,8 @@ class DeployedServer:
     """The server's half of a run over real devices.
 
     With a cell in the settings the devices' bits pass through its simulated radio, with the simulator's keys;
-    with `cell.perfect` they arrive as they were sent. Either way a round gives the simulator's numbers.
-
-    Args:
-        settings: All of the run; `data.devices` is the number of devices in the cell.
-        start: The model.
-        most_samples: What a device's number of samples counts for at most, in medians of the devices'.
-
-    Attributes:
-        state: What changes from round to round.
+    with `cell.perfect` they arrive as they were sent. Either way a round gives the simulator's numbers. A
+    device's number of samples counts for at most `most_samples` medians of the devices'.
 
     Raises:
         ValueError: Settings that only a simulation can follow.
@@ -123,8 +181,7 @@ class DeployedServer:
     def aggregate(self, answers: Sequence[Answer]) -> RoundSummary:
         """Step along what the devices sent, and end the round; without answers there is no step.
 
-        Args:
-            answers: Of the round, in ascending order of the devices, each at most once.
+        The answers are in ascending order of the devices, each at most once.
 
         Raises:
             RunFailed: The model has diverged, or a user's rule returned nonsense.
@@ -164,7 +221,7 @@ class DeployedServer:
         by_sign = settings.server.downlink == "sign" and bool(estimate.any())
         self._moves.append(pack_signs(sign(estimate)).numpy().tobytes() if by_sign else b"")
         self.state = DeployedState(after, buffers, samples, monitor, saturation)
-        return RoundSummary(loss, metrics, tuple(([] if warning is None else [warning]) + warnings))
+        return RoundSummary(loss, metrics, (*([] if warning is None else [warning]), *warnings))
 
     def _estimate(
         self, answers: Sequence[Answer], devices: Devices, alpha: Tensor
@@ -190,11 +247,7 @@ class DeployedServer:
         return count_saturation(state, saturated, uses, bits, last)
 
     def catch_up(self, since: int | None) -> CatchUp | None:
-        """Return what a device that has the weights of round `since` needs; None if it needs them all.
-
-        Args:
-            since: Counted from 0; None for a device that has no weights.
-        """
+        """Return what a device that has the weights of round `since` needs; None if it needs them all."""
         if self.settings.server.downlink == "full" or since is None:
             return None
         missed = self.round - since
@@ -203,11 +256,22 @@ class DeployedServer:
         moves = list(self._moves)[len(self._moves) - missed :]
         return CatchUp(self.settings.server, self._unit, since, tuple(moves), digest(self.weights))
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """Return what a device needs besides the weights to make the server's steps itself from here on."""
-        return {
-            name: value for name, value in to_tensors(self.state.server.model).items() if name != "weights"
-        }
+    def order(self, missed: CatchUp | None) -> RecordDict:
+        """Return the order of a round with the steps that were `missed`, or else with the whole model."""
+        settings, content = self.settings, RecordDict()
+        if missed is None:
+            content[ARRAYS] = self.layout.record(self.weights, self.buffers)
+            if settings.server.downlink == "sign":  # devices make the next steps themselves
+                missed = self.catch_up(self.round)
+                optimizer = to_tensors(self.state.server.model)
+                del optimizer["weights"]
+                content[STEP] = to_record(optimizer)
+        elif self.buffers:
+            content[ARRAYS] = to_record(self.buffers)
+        exponents = self.encoder.exponents
+        order = Order(self.round, settings.seed, settings.method, self.sends, False, missed, exponents)
+        content[RECORD] = order.record()
+        return content
 
     def restore(self, state: DeployedState) -> None:
         """Go on from an earlier state; devices then need the whole model."""

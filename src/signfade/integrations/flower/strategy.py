@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -20,30 +18,21 @@ from torch import Tensor, nn
 
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.planned_runs import check_startable
-from signfade.experiments.training import RunFailed, run_rounds
-from signfade.integrations.flower.client_registry import ClientRegistry, keys_of
-from signfade.integrations.flower.exchange import Exchange, Patience, Replies
-from signfade.integrations.flower.layout import Layout, Start
-from signfade.integrations.flower.reply_validator import ReplyFormat, ReplyValidator, read_identity
-from signfade.integrations.flower.rounds import Rounds
+from signfade.experiments.training import run_rounds
+from signfade.integrations.flower.client_registry import ClientRegistry
+from signfade.integrations.flower.exchange import Exchange, Patience, Replies, message_bytes
+from signfade.integrations.flower.messages import RECORD, Order, Start
+from signfade.integrations.flower.reply_validator import ReplyFormat, ReplyValidator
 from signfade.integrations.flower.server_core import DeployedServer, DeployedState, RoundSummary
-from signfade.integrations.flower.wire import (
-    ARRAYS,
-    RECORD,
-    STEP,
-    CatchUp,
-    Order,
-    message_bytes,
-    write_order,
-)
 from signfade.settings import RunSettings
 from signfade.simulation.availability import choose_devices
+from signfade.simulation.run import RunFailed
 from signfade.state import from_tensors, to_tensors
 
 __all__ = ["OneBitStrategy"]
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-_CONFIG = "config"
+_FAULTS = ("refused", "failed", "missing")
 _POLL = 0.5  # seconds between two checks for nodes
 
 
@@ -59,15 +48,14 @@ class OneBitStrategy(Strategy):
         settings: `data.devices` is the number of devices in the cell, `data.participation` how many of them
             are asked; sections `method`, `server`, `cell` and `eval` are as in the simulator.
         model: What is trained, with its initial weights.
-        folder: Where to keep the run (config.toml, metrics.jsonl, checkpoints, summary.json); a run that is
-            there unfinished is continued. None keeps nothing.
+        folder: Where to keep the run; one that is there unfinished is continued. None keeps nothing.
         min_devices: How many nodes the first round waits for; all by default.
         connect_timeout: Seconds it waits for them; after that it begins with those that are there.
         quorum: Share of the devices asked whose replies are enough to close a round, in (0, 1].
         deadline: Seconds, from its start, until which a round waits for the others once it has a quorum; by
             default half as long again as the quorum took.
-        most_samples: What a device's number of samples counts for at most, in medians of the devices'; it is
-            the number in the device's first reply.
+        most_samples: What a device's number of samples, that of its first reply, counts for at most, in
+            medians of the devices'.
         remember_keys: Whether checkpoints keep to which keys device numbers belong. Without SuperNode
             authentication a SuperNode that is started again has another key and would be refused: say False
             where they are started again together with the server.
@@ -80,6 +68,11 @@ class OneBitStrategy(Strategy):
         downlink_bytes: Of all messages to devices so far, as Flower serialises them.
         last_round: Loss, metrics and warnings of the last round.
     """
+
+    _grid: Grid  # this and the next three are the arguments and the result of `start`
+    _configs: tuple[ConfigRecord, ConfigRecord]
+    _evaluate_fn: Evaluate | None
+    _result: Result
 
     def __init__(
         self,
@@ -94,42 +87,37 @@ class OneBitStrategy(Strategy):
         most_samples: float = 4.0,
         remember_keys: bool = True,
     ) -> None:
-        self._model = copy.deepcopy(model) if isinstance(model, nn.Module) else None
+        self.settings = settings
         self._start = Start.of_model(model) if isinstance(model, nn.Module) else model
         self._folder = None if folder is None else RunFolder(folder)
-        self._min_devices = min_devices
+        self._min_devices = settings.data.devices if min_devices is None else min_devices
         self._connect_timeout = connect_timeout
         self._patience = Patience(3600.0, quorum, deadline)
-        self._most_samples = most_samples
+        self._most_samples, self._remember_keys = most_samples, remember_keys
         self._exchange = Exchange()
         self._asked: list[int] = []
         self._present: set[int] = set()
-        self._remember_keys = remember_keys
         self.registry = ClientRegistry(settings.data.devices)
         self.validator = ReplyValidator(self.registry)
+        self.warnings = self.validator.faults
         self.downlink_bytes = 0
         self.last_round = RoundSummary()
         self.server = DeployedServer(settings, self._start, most_samples)
 
-    @property
-    def settings(self) -> RunSettings:
-        """All of the run."""
-        return self.server.settings
+    def summary(self) -> None:
+        """Log what will be done."""
+        settings, link = (
+            self.settings,
+            "perfect links" if self.settings.cell.perfect else "the simulated cell",
+        )
+        log(
+            INFO, "\t├──> %s over %s, downlink %s", settings.method.aggregator, link, settings.server.downlink
+        )
+        log(INFO, "\t└──> %d devices, %d weights", self.devices, self.parameters)
 
     def arrays(self) -> ArrayRecord:
         """Return the current model: its whole state dict, as Flower's strategies have it."""
-        server = self.server
-        if self._model is None:
-            return server.layout.record(server.weights, server.buffers)
-        server.layout.load(self._model, server.weights, server.buffers)
-        return ArrayRecord(self._model.state_dict())
-
-    def summary(self) -> None:
-        """Log what will be done."""
-        method, layout = self.settings.method, self.server.layout
-        link = "perfect links" if self.settings.cell.perfect else "the simulated cell"
-        log(INFO, "\t├──> %s over %s, downlink %s", method.aggregator, link, self.settings.server.downlink)
-        log(INFO, "\t└──> %d devices, %d weights", self.settings.data.devices, layout.size)
+        return self._start.arrays(self.server.weights, self.server.buffers)
 
     # -- a round, to the devices -----------------------------------------------------------------------------
 
@@ -137,103 +125,85 @@ class OneBitStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages of a round; the model is the strategy's own, `arrays` are not used."""
-        round = self.server.round
-        if server_round != round + 1:
-            raise ValueError(f"server_round must be {round + 1}, the next one; got {server_round}")
+        if server_round != self.round + 1:
+            raise ValueError(f"server_round must be {self.round + 1}, the next one; got {server_round}")
         self._present = self._wait(grid)
-        self._asked = self._choose(grid, round)
-        own_config = ConfigRecord({**config, "server-round": server_round})
+        self._asked = self._choose(grid)
+        config = ConfigRecord({**config, "server-round": server_round})
         contents: dict[int | None, RecordDict] = {}
-        messages = []
+        wanted = {}
         for node in self._asked:
-            missed = self.server.catch_up(self.registry.has_round(node))
+            missed = self.server.catch_up(self.registry.rounds.get(node))
             since = None if missed is None else missed.since
             if since not in contents:
-                contents[since] = self._content(own_config, missed)
-            messages.append(_message(contents[since], node, MessageType.TRAIN, server_round))
+                contents[since] = self.server.order(missed)
+                contents[since]["config"] = config
+            wanted[node] = contents[since]
+        return self._messages(wanted)
+
+    def _messages(self, contents: dict[int, RecordDict]) -> list[Message]:
+        """Return the messages to some nodes, and count their bytes."""
+        group = str(self.round + 1)
+        messages = [
+            Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=group)
+            for node, content in contents.items()
+        ]
         self.downlink_bytes += sum(map(message_bytes, messages))
         return messages
 
-    def _content(self, config: ConfigRecord, missed: CatchUp | None) -> RecordDict:
-        """Return the order of a round with the steps that were `missed`, or else with the whole model."""
-        server, content = self.server, RecordDict()
-        if missed is None:
-            content[ARRAYS] = server.layout.record(server.weights, server.buffers)
-            if self.settings.server.downlink == "sign":  # devices make the next steps themselves
-                missed = server.catch_up(server.round)
-                content[STEP] = ArrayRecord(server.optimizer_state())
-        elif server.buffers:
-            content[ARRAYS] = Layout({}, server.layout.buffers).record(torch.zeros(0), server.buffers)
-        order = Order(
-            server.round,
-            self.settings.seed,
-            self.settings.method,
-            server.sends,
-            catch_up=missed,
-            exponents=server.encoder.exponents,
-        )
-        content[RECORD], content[_CONFIG] = write_order(order), config
-        return content
-
     def _wait(self, grid: Grid) -> set[int]:
         """Wait until enough nodes are free: all of them before the first round, later one."""
-        least, end = 1, time.monotonic() + self._patience.timeout
+        least, seconds = 1, self._patience.timeout
         if not self._present:
-            least = self.settings.data.devices if self._min_devices is None else self._min_devices
-            end = time.monotonic() + self._connect_timeout
+            least, seconds = self._min_devices, self._connect_timeout
+        end = time.monotonic() + seconds
         while True:
             # A node whose late answer has come is free again.
-            self.validator.drop_late(self._exchange.late(grid), self.server.round)
-            keys = keys_of(grid)
-            self.registry.add_keys(keys)
-            nodes = self._exchange.free(keys)
+            self.validator.drop_late(self._exchange.late(grid), self.round)
+            nodes = self._exchange.free(self.registry.connect(grid))
             if len(nodes) >= least:
-                break
+                return nodes
             if time.monotonic() >= end:
-                if not nodes:
-                    raise RunFailed(f"round {self.server.round + 1}: no device is connected")
-                self.validator.warn(
-                    f"round {self.server.round + 1}: {len(nodes)} of {least} devices are connected"
-                )
                 break
             time.sleep(_POLL)
+        if not nodes:
+            raise RunFailed(f"round {self.round + 1}: no device is connected")
+        self.validator.warn(f"round {self.round + 1}: {len(nodes)} of {least} devices are connected")
         return nodes
 
-    def _choose(self, grid: Grid, round: int) -> list[int]:
+    def _choose(self, grid: Grid) -> list[int]:
         """Return the nodes to ask, in ascending order."""
         data = self.settings.data
         if data.participation >= 1:
             return sorted(self._present)
-        self._identify(grid, round)
-        chosen = choose_devices(data.devices, data.participation, self.settings.seed, round)
+        self._identify(grid)
         nodes = []
-        for device in map(int, chosen):
-            node = self.registry.node_of(device)
+        for device in choose_devices(data.devices, data.participation, self.settings.seed, self.round):
+            node = self.registry.node_of(int(device))
             if node in self._present:
                 nodes.append(node)
             else:
                 self.validator.counts["missing"] += 1
                 why = f"device {device} was chosen and is not connected"
-                self.validator.warn(f"round {round + 1}: missing: {why}")
+                self.validator.warn(f"round {self.round + 1}: missing: {why}")
         return sorted(nodes)
 
-    def _identify(self, grid: Grid, round: int) -> None:
+    def _identify(self, grid: Grid) -> None:
         """Ask nodes that are new which devices they are."""
-        order = Order(round, self.settings.seed, self.settings.method, identify=True)
-        content = RecordDict({RECORD: write_order(order)})
-        unknown = sorted(self.registry.unknown(self._present))
-        messages = [_message(content, node, MessageType.TRAIN, round + 1) for node in unknown]
-        self.downlink_bytes += sum(map(message_bytes, messages))
-        devices = self.settings.data.devices
-        self.validator.read(self.send(grid, messages), lambda reply: read_identity(reply, devices), round)
+        order = Order(self.round, self.settings.seed, self.settings.method, identify=True)
+        content = RecordDict({RECORD: order.record()})
+        messages = self._messages(dict.fromkeys(sorted(self.registry.unknown(self._present)), content))
+        self.validator.read(self._send(grid, messages), self._format().read_identity, self.round)
 
-    def _reply_format(self) -> ReplyFormat:
-        server, devices = self.server, self.settings.data.devices
-        return ReplyFormat(server.encoder, server.layout, devices, server.round, server.sends != "values")
+    def _format(self) -> ReplyFormat:
+        server = self.server
+        return ReplyFormat(
+            server.encoder, server.layout, self.devices, server.round, server.sends != "values"
+        )
 
-    def send(self, grid: Grid, messages: Sequence[Message]) -> Replies:
+    def _send(self, grid: Grid, messages: Sequence[Message]) -> Replies:
         """Send messages of a round and wait for the replies, which must not be larger than the model's."""
-        return self._exchange.send(grid, messages, self._patience, self._reply_format().largest())
+        return self._exchange.send(grid, messages, self._patience, self._format().largest())
 
     # -- a round, from the devices ---------------------------------------------------------------------------
 
@@ -242,23 +212,21 @@ class OneBitStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check replies, aggregate them and step; without a good reply there is no step."""
         came = {reply.metadata.src_node_id: reply for reply in replies}
-        return self.aggregate(Replies(came, {}, [node for node in self._asked if node not in came]))
+        return self._aggregate(Replies(came, {}, [node for node in self._asked if node not in came]))
 
-    def aggregate(self, replies: Replies) -> tuple[ArrayRecord, MetricRecord]:
+    def _aggregate(self, replies: Replies) -> tuple[ArrayRecord, MetricRecord]:
         """Do what `aggregate_train` does, with everything that is known about who answered."""
-        server, validator = self.server, self.validator
+        validator = self.validator
         before, bytes_before = validator.counts.copy(), validator.totals.uplink_bytes
-        good = validator.read(replies, self._reply_format().read, server.round)
-        for node in good:
-            self.registry.set_round(node, server.round)
-        answers = sorted(good.values(), key=lambda answer: answer.device)
-        self.last_round = server.aggregate(answers)
+        good = validator.read(replies, self._format().read, self.round)
+        self.registry.rounds |= dict.fromkeys(good, self.round)
+        self.last_round = self.server.aggregate(sorted(good.values(), key=lambda answer: answer.device))
         if self.last_round.warnings:
             validator.warn("; ".join(self.last_round.warnings))
         new = validator.counts - before
         uplink_bytes = validator.totals.uplink_bytes - bytes_before
-        metrics = MetricRecord({"devices": len(answers), "uplink-bytes": uplink_bytes})
-        metrics.update({kind: new[kind] for kind in ("refused", "failed", "missing")})
+        metrics = MetricRecord({"devices": len(good), "uplink-bytes": uplink_bytes})
+        metrics.update({kind: new[kind] for kind in _FAULTS})
         if self.last_round.loss is not None:
             metrics["train-loss"] = self.last_round.loss
         return self.arrays(), metrics
@@ -287,7 +255,7 @@ class OneBitStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Run all rounds, from where the run folder stands.
+        """Run all rounds, from where the run folder stands; return the final model and all metrics.
 
         Args:
             grid: Flower's way to the nodes.
@@ -299,44 +267,99 @@ class OneBitStrategy(Strategy):
             evaluate_fn: From round and model to metrics, of which `accuracy` and `loss` are kept in
                 metrics.jsonl; called when section `eval` says so, and after the last round.
 
-        Returns:
-            The final model and all metrics.
-
         Raises:
             FolderError: The folder holds another run.
             RunFailed: The model has diverged, nobody is there, or most replies are refused.
         """
-        settings = self.settings
-        if num_rounds is not None and num_rounds != settings.rounds:
-            settings = settings.model_copy(update={"rounds": num_rounds})
-        start = self._start
         if initial_arrays is not None:
-            start = self._loaded(initial_arrays)
-        if start is not self._start or settings is not self.settings:
-            self._start, self.server = start, DeployedServer(settings, start, self._most_samples)
+            self._start = self._start.at(initial_arrays)
+        if num_rounds is not None:
+            self.settings = self.settings.model_copy(update={"rounds": num_rounds})
+        if initial_arrays is not None or num_rounds is not None:
+            self.server = DeployedServer(self.settings, self._start, self._most_samples)
         self._patience = replace(self._patience, timeout=timeout)
+        self._grid, self._evaluate_fn, self._result = grid, evaluate_fn, Result()
+        self._configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
-        configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
-        rounds = Rounds(self, grid, self._exchange, self._patience, *configs, evaluate_fn)
         if self._folder is None:
-            while not rounds.done:
-                rounds.advance()
-        elif check_startable(settings, self._folder.path, resume=True) == "finished":
+            while not self.done:
+                self.advance()
+        elif check_startable(self.settings, self._folder.path, resume=True) == "finished":
             if (last := self._folder.load_checkpoint()) is not None:
-                rounds.restore(last.tensors, last.round)
+                self.restore(last.tensors, last.round)
             log(INFO, "%s is already finished", self._folder.path)
         else:
-            run_rounds(rounds, self._folder)
-        rounds.result.arrays = self.arrays()
-        return rounds.result
+            run_rounds(self, self._folder)
+        self._result.arrays = self.arrays()
+        return self._result
 
-    def _loaded(self, arrays: ArrayRecord) -> Start:
-        if self._model is None:
-            layout, unit = self._start.layout, self._start.step_unit
-            return Start(layout, layout.weights(arrays), layout.read_buffers(arrays), unit)
-        self._model.load_state_dict(arrays.to_torch_state_dict())
-        return Start.of_model(self._model)
+    @property
+    def round(self) -> int:
+        """Number of rounds done."""
+        return self.server.round
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights M."""
+        return self.server.layout.size
+
+    @property
+    def devices(self) -> int:
+        """Number of devices K."""
+        return self.settings.data.devices
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are done."""
+        return self.round >= self.settings.rounds
+
+    def advance(self) -> dict[str, Any]:
+        """Run one round, once `start` was called, and return its record for metrics.jsonl."""
+        began, number, validator = time.perf_counter(), self.round + 1, self.validator
+        before = replace(validator.totals)
+        messages = self.configure_train(number, self.arrays(), self._configs[0], self._grid)
+        arrays, metrics = self._aggregate(self._send(self._grid, list(messages)))
+        self._result.train_metrics_clientapp[number] = metrics
+        validator.check_round(number, before, last=self.done)
+        tested = self._evaluate(number, arrays)
+        words = [f"{metrics['devices']} of {self.devices} devices"]
+        if "train-loss" in metrics:
+            words.append(f"training loss {metrics['train-loss']:.4g}")
+        words += [f"{name} {value:.4g}" for name, value in tested.items() if isinstance(value, float)]
+        log(INFO, "round %d of %d: %s", number, self.settings.rounds, ", ".join(words))
+        memory = self.server.state.server
+        return {
+            "round": number,
+            "train_loss": self.last_round.loss,
+            "test_loss": tested.get("loss"),
+            "test_accuracy": tested.get("accuracy"),
+            **memory.sent.record(),
+            "wire_uplink_bits": 8 * validator.totals.uplink_bytes,
+            "downlink_bits": 8 * self.downlink_bytes,
+            "devices": metrics["devices"],
+            "channel_uses": memory.channel_uses,
+            **self.last_round.metrics,
+            **{kind: metrics[kind] for kind in _FAULTS},
+            "seconds": round(time.perf_counter() - began, 6),
+        }
+
+    def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
+        """Evaluate the model where it is time to."""
+        when, result = self.settings.eval, self._result
+        if not (self.done or number % when.every == 0 or number in when.at):
+            return MetricRecord()
+        messages = list(self.configure_evaluate(number, arrays, self._configs[1], self._grid))
+        if messages:
+            replies = self._exchange.send(self._grid, messages, self._patience)
+            found = self.aggregate_evaluate(number, replies.came.values())
+            if found is not None:
+                result.evaluate_metrics_clientapp[number] = found
+        tested = None if self._evaluate_fn is None else self._evaluate_fn(number, arrays)
+        if tested is None:
+            return MetricRecord()
+        result.evaluate_metrics_serverapp[number] = tested
+        return tested
 
     def _tree(self) -> dict[str, Any]:
         """Return everything that a checkpoint holds."""
@@ -353,11 +376,7 @@ class OneBitStrategy(Strategy):
         return to_tensors(self._tree())
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
-        """Go on from what `state` returned after `round` rounds.
-
-        Raises:
-            ValueError: It is the state of another run, or of another round.
-        """
+        """Go on from what `state` returned after `round` rounds."""
         tree = from_tensors(self._tree(), tensors)
         self.registry.owners = tree.pop("owners")
         self.validator.totals, self.downlink_bytes = tree.pop("replies"), tree.pop("downlink_bytes")
@@ -365,7 +384,3 @@ class OneBitStrategy(Strategy):
         if state.server.round != round:
             raise ValueError(f"the checkpoint is of round {state.server.round}, not {round}")
         self.server.restore(state)
-
-
-def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:
-    return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round))
