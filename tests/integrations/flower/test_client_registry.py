@@ -77,7 +77,7 @@ def test_a_node_is_one_device() -> None:
     registry = ClientRegistry(4)
     assert registry.claim({7: 1}) == {}
     assert registry.claim({7: 2}) == {7: "its device number was 1 before; got 2"}
-    assert registry.unknown([7, 8]) == [8]
+    assert (registry.device_of(7), registry.device_of(8)) == (1, None)
 
 
 def test_a_device_comes_back_as_another_node_with_its_key() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -55,8 +55,7 @@ class ClientRegistry:
         refused: dict[int, str] = {}
         by_device: dict[int, list[int]] = defaultdict(list)
         for node, device in sorted(claims.items()):
-            why = self._why_not(node, device)
-            if why is None:
+            if (why := self._why_not(node, device)) is None:
                 by_device[device].append(node)
             else:
                 refused[node] = why
@@ -91,10 +90,6 @@ class ClientRegistry:
         """Return the node that is a device, the newest with its key; None if it is not known yet."""
         owner = self.owners[device].tobytes()
         return next((node for node, key in reversed(self._keys.items()) if key == owner), None)
-
-    def unknown(self, nodes: Iterable[int]) -> list[int]:
-        """Return the nodes whose device numbers are not known yet."""
-        return [node for node in nodes if self.device_of(node) is None]
 
     def name(self, node: int) -> str:
         """Return what to call a node in a sentence."""

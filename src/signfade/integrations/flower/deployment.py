@@ -76,13 +76,12 @@ def deploy(
     keys. Whatever happens, every process that was started is stopped. A SuperLink that ends is started again.
 
     Args:
-        settings: The run; with `cell.perfect` its links are Flower's own, otherwise bits also pass through
-            the simulated radio. `defence.bound_scales` is on unless they say otherwise.
+        settings: The run. `defence.bound_scales` is on unless they say otherwise.
         folder: Its own folder.
         tls: Encrypt connections to the SuperLink.
         auth: Accept only SuperNodes that prove who they are; turns tls on.
         timeout: Seconds a round waits for its devices at most; `quorum` and `deadline` as in `Patience`.
-        resume: Whether a run that is there, unfinished, is continued.
+        resume: Continue a run that is there, unfinished.
         on_round: Called with the metrics of each round.
         on_note: Called with what a person should know, such as replies that were refused.
 
@@ -222,7 +221,7 @@ class _Followed:
         except ProcessLookupError:
             return True
         except (FileNotFoundError, ValueError):
-            return False
+            pass
         return False
 
     def _report(self) -> None:

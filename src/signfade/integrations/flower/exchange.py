@@ -34,14 +34,10 @@ def message_bytes(message: InflatableObject) -> int:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a round waits for its devices.
+    """How long a round waits for its devices: `timeout` seconds, whoever is missing.
 
-    Attributes:
-        timeout: Seconds after which the round closes whoever is missing.
-        quorum: Share of the nodes asked whose replies are enough, in (0, 1]; nodes that were late the last
-            time are not counted.
-        deadline: Seconds, from the round's start, until which it waits for the rest once it has enough; by
-            default half as long again as it took to have enough.
+    When a share `quorum` of the nodes asked has replied (nodes that were late the last time do not count), it
+    waits for the rest until `deadline` seconds from its start, or half as long again as the quorum took.
     """
 
     timeout: float

@@ -57,20 +57,14 @@ class Loopback:
     """A deployment of Flower on the loopback interface; use as a context.
 
     The SuperLink keeps its state in a database, so that it can end and be started again: it then still knows
-    its SuperNodes, which end if they are not known.
+    its SuperNodes, which end if they are not known. SuperNode k gets `partition-id=k`.
 
     Args:
         folder: Where logs, certificates, keys and Flower's own files go.
-        devices: Number of SuperNodes; node k gets `partition-id=k`.
+        devices: Number of SuperNodes.
         tls: Whether connections to the SuperLink are encrypted, by a certificate made on the fly.
         auth: Whether SuperNodes must prove who they are, by keys made on the fly; needs tls.
         proceed: Called while waiting; raises to give up.
-
-    Attributes:
-        address: Of the SuperLink.
-        nodes: The SuperNodes' processes.
-        children: All processes.
-        certificate: Files; None without tls.
     """
 
     def __init__(
@@ -87,10 +81,10 @@ class Loopback:
                 "auth needs tls: Flower authenticates SuperNodes over encrypted connections only"
             )
         self.folder = folder.absolute()
-        self.nodes: list[subprocess.Popen[bytes]] = []
-        self.certificate: Certificate | None = None
         self._home, self._state = self.folder / "home", self.folder / "state"
         self._devices, self._tls, self._auth, self._proceed = devices, tls, auth, proceed
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.certificate: Certificate | None = None
         self.children = Children(quiet_environment(self._home))
         self._link: subprocess.Popen[bytes] | None = None
         self._keys: dict[int, NodeKey] = {}

@@ -213,26 +213,15 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of a device.
+    """What the server asks of a device; `sends` is as in the registry of aggregators, which devices lack."""
 
-    Attributes:
-        round: Counted from 0.
-        seed: Seed of the run.
-        method: Section `method` of the settings.
-        sends: What devices send, as in the registry of aggregators: a user's own rule is on the server only.
-        identify: Whether the device only says who it is.
-        catch_up: How to get from the weights the device has to those of the round; None where the downlink
-            is in full.
-        exponents: Of the range of quantised scales, one per layer; empty before there are any.
-    """
-
-    round: int
+    round: int  # counted from 0
     seed: int
     method: MethodSettings
     sends: str = "signs and scalars"
-    identify: bool = False
-    catch_up: CatchUp | None = None
-    exponents: tuple[int, ...] = ()
+    identify: bool = False  # the device only says who it is
+    catch_up: CatchUp | None = None  # None where the downlink is in full
+    exponents: tuple[int, ...] = ()  # of the range of quantised scales, one per layer; empty at first
 
     def record(self) -> ConfigRecord:
         """Return it as the record "signfade"."""

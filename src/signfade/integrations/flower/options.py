@@ -12,14 +12,10 @@ from signfade.settings import RunSettings
 __all__ = ["refuse_simulated", "settings_from", "with_bounds"]
 
 _PREFIX = "signfade."
-_SIMULATED = (
-    "method.flip",
-    "method.sign_noise",
-    "method.error_feedback",
-    "availability.dropout",
-    "availability.late",
-    "availability.limited",
-)
+_SIMULATED = {
+    "method": ("flip", "sign_noise", "error_feedback"),
+    "availability": ("dropout", "late", "limited"),
+}
 
 
 def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
@@ -61,9 +57,10 @@ def refuse_simulated(settings: RunSettings) -> None:
     """Raise a ValueError for settings that only a simulation can follow."""
     if settings.method.correlation == "genie":
         raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
-    for name in _SIMULATED:
-        section, _, key = name.partition(".")
-        if (value := getattr(getattr(settings, section), key)) > 0:
-            raise ValueError(f"{name} must be 0 on real devices: it is simulated only; got {value:g}")
+    for section, keys in _SIMULATED.items():
+        for key in keys:
+            if (value := getattr(getattr(settings, section), key)) > 0:
+                why = "must be 0 on real devices: it is simulated only"
+                raise ValueError(f"{section}.{key} {why}; got {value:g}")
     if settings.attack.kind != "none":
         raise ValueError(f'attack.kind must be "none" on real devices; got "{settings.attack.kind}"')

@@ -41,14 +41,7 @@ from signfade.simulation.loss_monitor import LossState, watch_loss
 from signfade.simulation.run import RunFailed
 from signfade.state import to_tensors
 
-__all__ = [
-    "DeployedServer",
-    "DeployedState",
-    "RoundSummary",
-    "bounded_gradients",
-    "bounded_losses",
-    "bounded_samples",
-]
+__all__ = ["DeployedServer", "DeployedState", "RoundSummary"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -123,7 +116,7 @@ class RoundSummary:
 
     loss: float | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
 
 
 class DeployedServer:
@@ -145,8 +138,8 @@ class DeployedServer:
         self._unit, self._most_samples = start.step_unit, most_samples
         population = settings.data.devices
         buffer_bits = EXACT_BITS * sum(buffer.numel() for buffer in start.buffers.values())
-        self._server = Server(settings, start.layout.segments, population, start.step_unit, buffer_bits)
-        memory = self._server.init(start.weights)
+        self.core = Server(settings, start.layout.segments, population, start.step_unit, buffer_bits)
+        memory = self.core.init(start.weights)
         self.state = DeployedState(
             memory, tuple(start.buffers.values()), np.zeros(population, dtype=np.int64)
         )
@@ -171,12 +164,7 @@ class DeployedServer:
     @property
     def encoder(self) -> Encoder:
         """The device's half of the method in this round."""
-        return self._server.encoder(self.state.server)
-
-    @property
-    def sends(self) -> str:
-        """What devices send, as in the registry of aggregators."""
-        return self._server.aggregator.sends
+        return self.core.encoder(self.state.server)
 
     def aggregate(self, answers: Sequence[Answer]) -> RoundSummary:
         """Step along what the devices sent, and end the round; without answers there is no step.
@@ -207,13 +195,11 @@ class DeployedServer:
         shares = counts / counts.sum()
         shares /= shares.sum()  # as the simulator does
         by_share = settings.method.weights == "share"
-        alpha = torch.from_numpy(shares).float() if by_share else torch.ones(len(devices))
+        alpha = torch.from_numpy(shares).float() if by_share else torch.ones(len(shares))
         after, estimate, metrics = self._estimate(answers, devices, alpha)
-        after = self._server.step(after, estimate, len(answers), before)
-        buffers = state.task
-        if buffers:
-            names = self.layout.buffers
-            buffers = tuple(merge_buffers([[answer.buffers[name] for name in names] for answer in answers]))
+        after = self.core.step(after, estimate, len(answers), before)
+        reported_buffers = [[answer.buffers[name] for name in self.layout.buffers] for answer in answers]
+        buffers = tuple(merge_buffers(reported_buffers))
         losses = bounded_losses(np.array([answer.loss for answer in answers]))
         loss = float(torch.from_numpy(losses) @ torch.from_numpy(shares))
         monitor, warning = watch_loss(state.loss, loss, after.round)
@@ -221,20 +207,20 @@ class DeployedServer:
         by_sign = settings.server.downlink == "sign" and bool(estimate.any())
         self._moves.append(pack_signs(sign(estimate)).numpy().tobytes() if by_sign else b"")
         self.state = DeployedState(after, buffers, samples, monitor, saturation)
-        return RoundSummary(loss, metrics, (*([] if warning is None else [warning]), *warnings))
+        return RoundSummary(loss, metrics, ([] if warning is None else [warning]) + warnings)
 
     def _estimate(
         self, answers: Sequence[Answer], devices: Devices, alpha: Tensor
     ) -> tuple[ServerMemory, Tensor, dict[str, Any]]:
         """Estimate the weighted sum of the gradients, from packets or from gradients in full."""
         memory = self.state.server
-        if not self._server.sends_bits:
+        if not self.core.sends_bits:
             gradients = [answer.gradient for answer in answers if answer.gradient is not None]
             return memory, torch.mv(torch.stack(bounded_gradients(gradients)).T, alpha), {}
         packets = [answer.packet for answer in answers if answer.packet is not None]
         message = decode_packets(self.encoder, packets)
-        received = self._server.transmit(memory, message, devices, alpha)
-        memory, estimate, metrics = self._server.aggregate(memory, received)
+        received = self.core.transmit(memory, message, devices, alpha)
+        memory, estimate, metrics = self.core.aggregate(memory, received)
         return memory, estimate.value, metrics
 
     def _saturation(self, answers: Sequence[Answer], *, last: bool) -> tuple[SaturationState, list[str]]:
@@ -268,8 +254,8 @@ class DeployedServer:
                 content[STEP] = to_record(optimizer)
         elif self.buffers:
             content[ARRAYS] = to_record(self.buffers)
-        exponents = self.encoder.exponents
-        order = Order(self.round, settings.seed, settings.method, self.sends, False, missed, exponents)
+        sends, exponents = self.core.aggregator.sends, self.encoder.exponents
+        order = Order(self.round, settings.seed, settings.method, sends, False, missed, exponents)
         content[RECORD] = order.record()
         return content
 

@@ -42,7 +42,7 @@ class OneBitStrategy(Strategy):
     Devices answer with `reply_with_bits`. Replies are checked, sorted by device, sent through the simulated
     radio if the settings have a cell, and aggregated by the settings' rule; the server steps, and the model
     goes down in full or, to devices that kept up, by signs. What is missing, late, failed or malformed is
-    counted and named; the round goes on with the rest.
+    counted and named (`validator`); the round goes on with the rest.
 
     Args:
         settings: `data.devices` is the number of devices in the cell, `data.participation` how many of them
@@ -59,14 +59,6 @@ class OneBitStrategy(Strategy):
         remember_keys: Whether checkpoints keep to which keys device numbers belong. Without SuperNode
             authentication a SuperNode that is started again has another key and would be refused: say False
             where they are started again together with the server.
-
-    Attributes:
-        server: The model and its steps.
-        registry: Which node is which device.
-        validator: What was wrong with replies: sentences in `validator.faults`, numbers in
-            `validator.counts`.
-        downlink_bytes: Of all messages to devices so far, as Flower serialises them.
-        last_round: Loss, metrics and warnings of the last round.
     """
 
     _grid: Grid  # this and the next three are the arguments and the result of `start`
@@ -106,13 +98,9 @@ class OneBitStrategy(Strategy):
 
     def summary(self) -> None:
         """Log what will be done."""
-        settings, link = (
-            self.settings,
-            "perfect links" if self.settings.cell.perfect else "the simulated cell",
-        )
-        log(
-            INFO, "\t├──> %s over %s, downlink %s", settings.method.aggregator, link, settings.server.downlink
-        )
+        rule, down = self.settings.method.aggregator, self.settings.server.downlink
+        link = "perfect links" if self.settings.cell.perfect else "the simulated cell"
+        log(INFO, "\t├──> %s over %s, downlink %s", rule, link, down)
         log(INFO, "\t└──> %d devices, %d weights", self.devices, self.parameters)
 
     def arrays(self) -> ArrayRecord:
@@ -191,15 +179,14 @@ class OneBitStrategy(Strategy):
     def _identify(self, grid: Grid) -> None:
         """Ask nodes that are new which devices they are."""
         order = Order(self.round, self.settings.seed, self.settings.method, identify=True)
-        content = RecordDict({RECORD: order.record()})
-        messages = self._messages(dict.fromkeys(sorted(self.registry.unknown(self._present)), content))
+        unknown = [node for node in sorted(self._present) if self.registry.device_of(node) is None]
+        messages = self._messages(dict.fromkeys(unknown, RecordDict({RECORD: order.record()})))
         self.validator.read(self._send(grid, messages), self._format().read_identity, self.round)
 
     def _format(self) -> ReplyFormat:
         server = self.server
-        return ReplyFormat(
-            server.encoder, server.layout, self.devices, server.round, server.sends != "values"
-        )
+        bits = server.core.sends_bits
+        return ReplyFormat(server.encoder, server.layout, self.devices, server.round, bits)
 
     def _send(self, grid: Grid, messages: Sequence[Message]) -> Replies:
         """Send messages of a round and wait for the replies, which must not be larger than the model's."""
@@ -257,25 +244,19 @@ class OneBitStrategy(Strategy):
     ) -> Result:
         """Run all rounds, from where the run folder stands; return the final model and all metrics.
 
-        Args:
-            grid: Flower's way to the nodes.
-            initial_arrays: Weights to begin with; the model's own by default.
-            num_rounds: Number of rounds; the settings' by default.
-            timeout: Seconds a round waits for its devices at most.
-            train_config: Passed on to the devices, with the key `server-round`.
-            evaluate_config: Passed on to devices that a subclass asks to evaluate.
-            evaluate_fn: From round and model to metrics, of which `accuracy` and `loss` are kept in
-                metrics.jsonl; called when section `eval` says so, and after the last round.
+        Arguments are as in Flower's strategies. Initial weights and number of rounds are by default those of
+        the model and of the settings. A round waits `timeout` seconds for its devices at most. `evaluate_fn`
+        is called when section `eval` says so, and after the last round; of the metrics it returns, `accuracy`
+        and `loss` are kept in metrics.jsonl.
 
         Raises:
             FolderError: The folder holds another run.
             RunFailed: The model has diverged, nobody is there, or most replies are refused.
         """
-        if initial_arrays is not None:
-            self._start = self._start.at(initial_arrays)
-        if num_rounds is not None:
-            self.settings = self.settings.model_copy(update={"rounds": num_rounds})
         if initial_arrays is not None or num_rounds is not None:
+            rounds = self.settings.rounds if num_rounds is None else num_rounds
+            self.settings = self.settings.model_copy(update={"rounds": rounds})
+            self._start = self._start if initial_arrays is None else self._start.at(initial_arrays)
             self.server = DeployedServer(self.settings, self._start, self._most_samples)
         self._patience = replace(self._patience, timeout=timeout)
         self._grid, self._evaluate_fn, self._result = grid, evaluate_fn, Result()

@@ -17,9 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from signfade import __version__
 from signfade.data import Dataset, load
@@ -38,6 +36,7 @@ __all__ = ["cluster", "run_all"]
 
 _POLL = 0.5  # seconds between two checks of the runs' progress
 _STORE = 1 << 28  # bytes of a local cluster's object store, besides the data sets
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def run_all(
@@ -50,13 +49,10 @@ def run_all(
     """Do runs, each in its folder, on a Ray cluster; otherwise as `run_pool.run_all` does.
 
     Args:
-        runs: settings and folder of each; folders differ, and all machines see them.
-        jobs: runs at a time; None takes as many as the cluster has cores.
-        on_event: called in the caller's thread with every event; of the rounds, not every one.
-        address: of the cluster, as `ray.init` takes it; None starts one on this machine and ends it.
-
-    Returns:
-        Which runs are finished, and why the others are not.
+        runs: Settings and folder of each; folders differ, and all machines see them.
+        jobs: Runs at a time; None takes as many as the cluster has cores.
+        on_event: Called in the caller's thread with every event, but not with every round.
+        address: Of the cluster, as `ray.init` takes it; None starts one on this machine and ends it.
 
     Raises:
         ValueError: Ray is not installed or not there, or a folder holds another run.
@@ -67,7 +63,7 @@ def run_all(
     queue = JobQueue(runs, on_event)
     if queue.waiting:
         data = _load_all(queue)
-        size = sum(array.nbytes for arrays in data.values() for array in arrays["arrays"].values())
+        size = sum(array.nbytes for parts in data.values() for array in parts["arrays"].values())
         with cluster(address, jobs, _STORE + 2 * size) as ray:
             most = int(ray.cluster_resources().get("CPU", 1))
             _Tasks(ray, queue, jobs or most, data).run()
@@ -78,14 +74,11 @@ def run_all(
 def cluster(address: str | None, cores: int | None, store: int) -> Iterator[ModuleType]:
     """Connect to a Ray cluster: the caller's own if there is one, the one at `address`, or a new one.
 
-    Args:
-        address: as `ray.init` takes it; None starts a cluster on this machine.
-        cores: of a new cluster; None takes those of the machine.
-        store: bytes of the object store of a new cluster.
+    A new cluster has so many `cores`, by default those of the machine, and `store` bytes of object store.
 
     Raises:
         ValueError: Ray is not installed, or there is no cluster at the address, or another one in use.
-        RunFailed: a new one does not come up.
+        RunFailed: A new one does not come up.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray 2.5x warns at every start
@@ -99,29 +92,32 @@ def cluster(address: str | None, cores: int | None, store: int) -> Iterator[Modu
         yield ray
         return
     with on_stop_signal(lambda: None):  # Ray takes SIGTERM for itself and does not give it back
-        _start(ray, address, cores, store)
+        if address is None:
+            _start(ray, cores, store)
+        else:
+            _connect(ray, address)
         try:
             yield ray
         finally:
             ray.shutdown()
 
 
-def _start(ray: ModuleType, address: str | None, cores: int | None, store: int) -> None:
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is not None:
-        host, colon, port = address.removeprefix("ray://").rpartition(":")
-        try:
-            if colon and port.isdecimal():  # Ray itself would try for five minutes
-                socket.create_connection((host, int(port)), timeout=10).close()
-            ray.init(address, **quiet)
-        except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            raise ValueError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from error
-        return
+def _connect(ray: ModuleType, address: str) -> None:
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if colon and port.isdecimal():  # Ray itself would try for five minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address, **_QUIET)
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        raise ValueError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from error
+
+
+def _start(ray: ModuleType, cores: int | None, store: int) -> None:
     new: dict[str, Any] = {"num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
     new["_system_config"] = {"worker_niceness": 0}  # as nice as we are, not 15 more
     for attempt in (1, 2):  # it has 30 seconds to come up, which a busy machine may need twice
         try:
-            ray.init("local", **new, **quiet)
+            ray.init("local", **new, **_QUIET)
             return
         except Exception as error:  # Ray raises just that
             ray.shutdown()
@@ -130,20 +126,18 @@ def _start(ray: ModuleType, address: str | None, cores: int | None, store: int) 
 
 
 def _load_all(queue: JobQueue) -> dict[DataKey, dict[str, Any]]:
-    """Every data set that the runs name; the runs report one that cannot be loaded."""
+    """Load every data set that the runs name as arrays, which Ray keeps once per machine.
+
+    A data set that cannot be loaded is reported by its runs.
+    """
     found: dict[DataKey, dict[str, Any]] = {}
-    for key in dict.fromkeys(data_key(queue.runs[index].settings) for index in queue.waiting):
-        if key is None:
-            continue
-        with suppress(ValueError):
-            found[key] = _data_parts(load(*key))
+    for key in {data_key(queue.runs[index].settings) for index in queue.waiting}:
+        if key is not None:
+            with suppress(ValueError):
+                dataset = load(*key)
+                arrays = {part: getattr(dataset, part).numpy() for part in PARTS}
+                found[key] = {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
     return found
-
-
-def _data_parts(dataset: Dataset) -> dict[str, Any]:
-    """A data set as arrays, which Ray keeps once per machine."""
-    arrays = {part: getattr(dataset, part).numpy() for part in PARTS}
-    return {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
 
 
 class _Tasks:
@@ -169,24 +163,24 @@ class _Tasks:
         with on_stop_signal(self._ask), _marker(home) as marker:
             while self._running or (queue.waiting and not queue.stops):
                 while queue.waiting and len(self._running) < self._jobs and not queue.stops:
-                    index = queue.next()
-                    run = queue.runs[index]
-                    key = data_key(run.settings)
-                    planned = PlannedRun(run.settings, run.folder.absolute())
-                    reference = self._task.remote(
-                        planned,
-                        None if key is None else self._data.get(key),
-                        marker,
-                        os.getcwd(),
-                        __version__,
-                    )
-                    self._running[reference] = index
+                    self._submit(queue.next(), marker)
                 ready, _ = self._ray.wait(list(self._running), timeout=_POLL)
                 for reference in ready:
                     self._take(reference)
                 self._report_rounds()
-                if self._stops > queue.stops:
-                    self._stop()
+                if (
+                    self._stops > queue.stops
+                ):  # asked once, tasks save their round; asked again, they are killed
+                    queue.stops = self._stops
+                    for reference in self._running:
+                        self._ray.cancel(reference, force=self._stops > 1)
+
+    def _submit(self, index: int, marker: Path) -> None:
+        run = self._queue.runs[index]
+        key = data_key(run.settings)
+        data = None if key is None else self._data.get(key)
+        planned = PlannedRun(run.settings, run.folder.absolute())
+        self._running[self._task.remote(planned, data, marker, os.getcwd(), __version__)] = index
 
     def _take(self, reference: Any) -> None:
         """Deal with a task that has ended."""
@@ -213,12 +207,6 @@ class _Tasks:
                 self._done[index] = record["round"]
                 self._queue.round(index, record)
 
-    def _stop(self) -> None:
-        """Asked once, tasks finish and save their round; asked again, they are killed."""
-        self._queue.stops = self._stops
-        for reference in self._running:
-            self._ray.cancel(reference, force=self._stops > 1)
-
 
 @contextmanager
 def _marker(folder: Path) -> Iterator[Path]:
@@ -233,7 +221,7 @@ def _marker(folder: Path) -> Iterator[Path]:
 
 
 def _last_record(folder: Path) -> dict[str, Any] | None:
-    """The last whole line of metrics.jsonl; None where there is none to be read."""
+    """Return the last whole line of metrics.jsonl; None where there is none to be read."""
     with suppress(OSError, ValueError), open(folder / "metrics.jsonl", "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
         lines = file.read().split(b"\n")
@@ -272,11 +260,10 @@ def _run(
 
 
 def _dataset(data: dict[str, Any] | None) -> Dataset | None:
-    """The data set over the object store's memory, which is read-only and only read."""
+    """Return the data set over the object store's memory, which is read-only and only read."""
     if data is None:
         return None
-    arrays: dict[str, NDArray[np.generic]] = data["arrays"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's about memory that cannot be written
-        tensors = {part: torch.from_numpy(array) for part, array in arrays.items()}
+        tensors = {part: torch.from_numpy(array) for part, array in data["arrays"].items()}
     return Dataset(**tensors, classes=data["classes"], name=data["name"])
