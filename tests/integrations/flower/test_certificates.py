@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from signfade.integrations.flower.certificates import Certificate, make_certificate, make_node_key
+from signfade.integrations.flower.loopback import Certificate, make_certificate, make_node_key
 
 
 def handshake(files: Certificate, name: str, trusted: Path) -> None:

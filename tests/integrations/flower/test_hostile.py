@@ -19,7 +19,7 @@ from signfade.experiments.folder import RunFolder
 from signfade.experiments.training import RunFailed, run_rounds
 from signfade.integrations.flower import OneBitStrategy, settings_from
 from signfade.integrations.flower.messages import Start
-from signfade.integrations.flower.options import with_bounds
+from signfade.integrations.flower.server_core import with_bounds
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.tasks import make_task

@@ -24,11 +24,10 @@ from flwr.app import ConfigRecord
 
 from signfade.experiments.config import parse_override, resolve, to_toml
 from signfade.experiments.folder import RunFolder
-from signfade.integrations.flower.certificates import make_node_key
 from signfade.integrations.flower.children import marked
 from signfade.integrations.flower.deployment import write_app
 from signfade.integrations.flower.exchange import Patience
-from signfade.integrations.flower.loopback import Loopback
+from signfade.integrations.flower.loopback import Loopback, make_node_key
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from signfade.integrations.flower.device import Local, answer, device_number, reply_with_bits
 from signfade.integrations.flower.messages import Layout
-from signfade.integrations.flower.options import settings_from
+from signfade.integrations.flower.server_core import settings_from
 from signfade.integrations.flower.strategy import OneBitStrategy
 
 __all__ = [

@@ -17,8 +17,7 @@ from signfade.experiments.stopping import Interrupted, on_stop_signal
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.messages import Start
-from signfade.integrations.flower.options import with_bounds
-from signfade.integrations.flower.server_core import DeployedServer
+from signfade.integrations.flower.server_core import DeployedServer, with_bounds
 from signfade.settings import RunSettings
 from signfade.simulation.run import RunFailed
 from signfade.simulation.tasks import make_task

@@ -74,10 +74,6 @@ def reply_with_bits(
         examples: Number of samples the device holds, which weighs its loss and, with `method.weights =
             "share"`, its gradient; by default `len(loader.dataset)`, or 1 where the loader does not say.
         device: Number of the device, 0 to K - 1; by default `partition-id` of the node's configuration.
-
-    Raises:
-        ValueError: The message is not the strategy's, the model is another than the server's, the loader is
-            empty, or a gradient is not finite.
     """
     number = device_number(context) if device is None else device
     layout = Layout.of_model(model)

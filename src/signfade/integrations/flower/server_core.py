@@ -7,7 +7,7 @@ What one device reports is bounded by what the others report.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from signfade.device import EXACT_BITS, Encoder, decode_packets, pack_signs, sign
 from signfade.device.scale_range import SaturationState, count_saturation
+from signfade.experiments.config import resolve
 from signfade.integrations.flower.messages import (
     ARRAYS,
     RECORD,
@@ -31,8 +32,7 @@ from signfade.integrations.flower.messages import (
     digest,
     to_record,
 )
-from signfade.integrations.flower.options import refuse_simulated
-from signfade.server import Devices, Server, ServerMemory
+from signfade.server import AGGREGATORS, Devices, Server, ServerMemory
 from signfade.server.update import FULL_PRECISION_BITS
 from signfade.settings import RunSettings
 from signfade.simulation.buffers import merge_buffers
@@ -41,12 +41,63 @@ from signfade.simulation.loss_monitor import LossState, watch_loss
 from signfade.simulation.run import RunFailed
 from signfade.state import to_tensors
 
-__all__ = ["DeployedServer", "DeployedState", "RoundSummary"]
+__all__ = ["DeployedServer", "DeployedState", "RoundSummary", "settings_from", "with_bounds"]
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 _MOST_LOSS = 10.0  # times the median loss
 _MOST_NORM = 10.0  # times the median norm
+_PREFIX = "signfade."
+_SIMULATED = {
+    "method": ("flip", "sign_noise", "error_feedback"),
+    "availability": ("dropout", "late", "limited"),
+}
+
+
+def settings_from(run_config: Mapping[str, Any]) -> RunSettings:
+    """Return the settings in a Flower app's configuration: its keys `signfade.*`, named as in a TOML file.
+
+    The data and the model are the app's own, links are perfect unless `signfade.cell.*` says otherwise, and
+    means and scales are bounded unless `signfade.defence.bound_scales` says otherwise.
+
+    Example:
+        >>> settings = settings_from({"lr": 0.1, "signfade.rounds": 9, "signfade.method.preset": "best"})
+        >>> settings.rounds, settings.method.aggregator, settings.cell.perfect, settings.defence.bound_scales
+        (9, 'bfl', True, True)
+    """
+    own = {key.removeprefix(_PREFIX): value for key, value in run_config.items() if key.startswith(_PREFIX)}
+    if not any(key.partition(".")[0] == "cell" for key in own):
+        own["cell.perfect"] = True
+    return with_bounds(resolve({"data.name": "own", "model.name": "own"} | own))
+
+
+def with_bounds(settings: RunSettings) -> RunSettings:
+    """Turn `defence.bound_scales` on, unless the settings name it or their devices send no scales.
+
+    One device can end any run without it: a scale of 3.4e38 is a float32 number like others.
+
+    Example:
+        >>> with_bounds(resolve({"defence.bound_scales": False})).defence.bound_scales
+        False
+    """
+    named = "defence" in settings.model_fields_set and "bound_scales" in settings.defence.model_fields_set
+    if named or not AGGREGATORS.find(settings.method.aggregator).sends_scalars:
+        return settings
+    defence = settings.defence.model_copy(update={"bound_scales": True})
+    return settings.model_copy(update={"defence": defence})
+
+
+def _refuse_simulated(settings: RunSettings) -> None:
+    """Raise a ValueError for settings that only a simulation can follow."""
+    if settings.method.correlation == "genie":
+        raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
+    for section, keys in _SIMULATED.items():
+        for key in keys:
+            if (value := getattr(getattr(settings, section), key)) > 0:
+                why = "must be 0 on real devices: it is simulated only"
+                raise ValueError(f"{section}.{key} {why}; got {value:g}")
+    if settings.attack.kind != "none":
+        raise ValueError(f'attack.kind must be "none" on real devices; got "{settings.attack.kind}"')
 
 
 def _median(values: Floats) -> float:
@@ -131,7 +182,7 @@ class DeployedServer:
     """
 
     def __init__(self, settings: RunSettings, start: Start, most_samples: float = 4.0) -> None:
-        refuse_simulated(settings)
+        _refuse_simulated(settings)
         if not most_samples >= 1:
             raise ValueError(f"most_samples must be 1 or more, times the median; got {most_samples}")
         self.settings, self.layout = settings, start.layout

@@ -52,8 +52,7 @@ class OneBitStrategy(Strategy):
         min_devices: How many nodes the first round waits for; all by default.
         connect_timeout: Seconds it waits for them; after that it begins with those that are there.
         quorum: Share of the devices asked whose replies are enough to close a round, in (0, 1].
-        deadline: Seconds, from its start, until which a round waits for the others once it has a quorum; by
-            default half as long again as the quorum took.
+        deadline: Seconds until which a round that has a quorum waits for the others; see `Patience`.
         most_samples: What a device's number of samples, that of its first reply, counts for at most, in
             medians of the devices'.
         remember_keys: Whether checkpoints keep to which keys device numbers belong. Without SuperNode
