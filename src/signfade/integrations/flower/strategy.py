@@ -252,8 +252,8 @@ class OneBitStrategy(Strategy):
             FolderError: The folder holds another run.
             RunFailed: The model has diverged, nobody is there, or most replies are refused.
         """
-        if initial_arrays is not None or num_rounds is not None:
-            rounds = self.settings.rounds if num_rounds is None else num_rounds
+        rounds = self.settings.rounds if num_rounds is None else num_rounds
+        if initial_arrays is not None or rounds != self.settings.rounds:
             self.settings = self.settings.model_copy(update={"rounds": rounds})
             self._start = self._start if initial_arrays is None else self._start.at(initial_arrays)
             self.server = DeployedServer(self.settings, self._start, self._most_samples)
