@@ -232,6 +232,8 @@ def test_settings_of_an_app() -> None:
     found = settings_from({"lr": 1, "signfade.cell.snr_db": 3.0, "signfade.data.devices": 7})
     assert (found.data.devices, found.cell.snr_db, found.cell.perfect) == (7, 3.0, False)
     assert found.data.name == "own"
+    assert found.defence.bound_scales
+    assert not settings_from({"signfade.method.aggregator": "signsgd"}).defence.bound_scales  # sends none
     with pytest.raises(ConfigError, match=r"unknown key 'method\.agregator'"):
         settings_from({"signfade.method.agregator": "sbfl"})
 
