@@ -109,7 +109,7 @@ def deploy(
         if stops:
             raise Interrupted(f"stopped after round {len(run.read_metrics())} of {settings.rounds}")
 
-    # Every signal is only noted: the processes must be stopped in peace.
+    # Signals are only noted, so that every process can be stopped in order.
     with on_stop_signal(lambda: stops.append(None)), RunFolder(place).claimed():
         app = write_app(place / "app", settings, run.path.absolute(), patience, keys=auth)
         note(f"starting a SuperLink and {settings.data.devices} SuperNodes; logs are in {place}")

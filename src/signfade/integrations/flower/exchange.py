@@ -107,7 +107,7 @@ class SizeLimit:
 
     @contextmanager
     def on(self, grid: Grid, most: Largest | None) -> Iterator[None]:
-        """Let one reply be fetched from a grid meanwhile, of any size if `most` is None."""
+        """Limit the size of the one reply that is fetched inside the context; None sets no limit."""
         self._watch(grid)
         self._most, self._bytes, self._chunks = most, 0, 0
         try:
@@ -137,7 +137,7 @@ class SizeLimit:
             self._count(int(response.headers.get("content-length", self._most.bytes + 1)), 0)
 
     def _array(self, content: bytes) -> None:
-        """Count the chunks of an array, each time one is repeated."""
+        """Count the chunks of an array; a repeated chunk counts each time."""
         if self._most is not None and content.startswith(Array.__qualname__.encode() + b" "):
             self._count(0, len(json.loads(get_object_body(content, Array))["arraychunk_ids"]))
 
@@ -174,13 +174,13 @@ class Exchange:
         self._limit = SizeLimit()
 
     def free(self, nodes: Collection[int]) -> set[int]:
-        """Return who of some nodes can be asked: those that sit out only where nobody else is there."""
+        """Return which nodes can be asked; those that sit out are among them only if nobody else is left."""
         owing = {node for node, _ in self._open.values()}
         able = set(nodes) - owing - self._excluded
         return {node for node in able if not self._skips[node]} or able
 
     def late(self, grid: Grid) -> Replies:
-        """Fetch what came since for earlier messages; their nodes are free again."""
+        """Fetch late replies to earlier messages; their nodes are free again."""
         replies = Replies()
         self._poll_replies(grid, replies, list(self._open))
         return replies
@@ -232,7 +232,7 @@ class Exchange:
         return nodes
 
     def _poll_replies(self, grid: Grid, replies: Replies, ids: Iterable[str]) -> None:
-        """Ask for each reply by itself: one that cannot be read must not take the others with it."""
+        """Fetch each reply by itself: one that cannot be read must not affect the others."""
         for id in ids:
             node, most = self._open[id]
             try:

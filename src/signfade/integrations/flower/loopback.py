@@ -250,7 +250,7 @@ class Loopback:
         return self._started(["flwr", "run", app, "loopback", "--stream"], "run")
 
     def check(self) -> None:
-        """Raise if the SuperLink has ended, or whoever uses this wants to."""
+        """Raise if the SuperLink has ended, or if `proceed` does."""
         self._proceed()
         if (code := self.link_ended) is not None:
             raise RunFailed(f"the SuperLink ended with code {code}; see {self.log('superlink')}")

@@ -167,7 +167,7 @@ class ReplyValidator:
             self._fault("late", node, round, why)
 
     def check_round(self, number: int, before: ReplyTotals, *, last: bool) -> None:
-        """Raise `RunFailed` if a run without most of its replies would go on, or end, as if all were well."""
+        """Raise `RunFailed` if nobody answers, or if most replies are refused."""
         totals = self.totals
         good, refused = totals.good - before.good, totals.refused - before.refused
         self._empty_rounds = 0 if good else self._empty_rounds + 1
