@@ -23,7 +23,7 @@ import torch
 from round import experiment, images
 
 from signfade.device import rotate, unrotate
-from signfade.experiments.studies.joint.ladder import draw_round
+from signfade.experiments.studies.joint_errors import draw_round
 from signfade.kernels import fused_sum, received
 from signfade.server.joint import (
     bfl,

@@ -8,9 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from signfade.experiments.config import resolve
-from signfade.experiments.studies.document import Block, Table, Text
-from signfade.experiments.studies.records import Records
-from signfade.experiments.studies.study import Part, Results, Scale, Study, Tier, Want
+from signfade.experiments.studies.records import Records, Results, Scale, Tier, Want
+from signfade.experiments.studies.study import Block, Part, Study, Table
 from signfade.settings import RunSettings
 
 __all__ = ["ATTACKS"]
@@ -103,7 +102,7 @@ def _part(fraction: float) -> Part:
                 rows.append([attack, *(f"{fmean(c):.1f} [{min(c):.0f}]" if c else "" for c in cells)])
             if any(cell for row in rows for cell in row[1:]):
                 blocks.append(Table(["attack", *defences], rows, name=f"{method} {100 * fraction:.0f}"))
-        return blocks or [Text("Missing.")]
+        return blocks
 
     percent = f"{100 * fraction:.0f}"
     title = f"{percent} % of the devices attack"
@@ -130,7 +129,7 @@ def _render_costs(results: Results) -> list[Block]:
             found.append((fmean(lost), [method, attack, part, defence, f"{fmean(lost):.1f}"]))
     heads = ["method", "attack", "fraction", "defence", "points lost against no defence"]
     rows = [row for _, row in sorted(found, reverse=True)]
-    return [Table(heads, rows, name="costs") if rows else Text("Missing.")]
+    return [Table(heads, rows, name="costs")] if rows else []
 
 
 ATTACKS = Study(
