@@ -104,20 +104,16 @@ def _both_ways(
     for start, pairs in ((f"at {pair_text(PAIR)}", [PAIR]), ("each at its fastest pair", PAIRS)):
         one, other = (min(_needed(results, head, pair) for pair in pairs) for head in heads)
         tests.append(test(one, other))
-        words = [
-            f"{name} {'never' if np.isinf(value) else f'{value:.0f}'}"
-            for name, value in zip(heads.values(), (one, other))
-        ]
-        ratio = f" (a factor of {one / other:.1f})" if factor and np.isfinite([one, other]).all() else ""
-        parts.append(f"{start}: {', '.join(words)}{ratio}")
+        rounds = ["never" if np.isinf(value) else f"{value:.0f}" for value in (one, other)]
+        words = ", ".join(f"{name} {value}" for name, value in zip(heads.values(), rounds))
+        ratio = f" (a factor of {one / other:.1f})" if factor and "never" not in rounds else ""
+        parts.append(f"{start}: {words}{ratio}")
     return Finding(_word(tests), f"rounds to 0.9 {'; '.join(parts)}")
 
 
 def _rounds(results: Results) -> Finding:
     heads = {"signsgd": "signSGD", "gaussian": "SBFL"}
-    return _both_ways(
-        results, heads, lambda theirs, ours: bool(np.isfinite(ours) and theirs >= 4 * ours), factor=True
-    )
+    return _both_ways(results, heads, lambda theirs, ours: 4 * ours <= theirs and ours < np.inf, factor=True)
 
 
 def _prior(results: Results) -> Finding:

@@ -116,7 +116,9 @@ def _quantisation(results: Results) -> list[Block]:
             points(ax, beside, [*map(accuracies, found[prior])], method_style(prior), METHODS[prior].label)
         ax.set_xticks(range(len(_BITS)), names)
         ax.set_xlim(-0.3, len(_BITS) - 0.7)
-        ax.set(xlabel="bits a scalar", ylabel=f"test accuracy after {results.scale.figure_rounds} rounds (%)")
+        ax.set(
+            xlabel="bits per scalar", ylabel=f"test accuracy after {results.scale.figure_rounds} rounds (%)"
+        )
         ax.grid(visible=False, axis="x")
         if ax.get_legend_handles_labels()[0]:
             figure.legend(loc="outside upper center", ncols=2)
