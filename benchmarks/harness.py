@@ -55,7 +55,9 @@ def measure(
 def row(seconds: list[float], base: list[float]) -> Row:
     """Summarise one candidate: medians, spread and ratios."""
     ratios = [b / s for b, s in zip(base, seconds, strict=True)]
-    low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    low, ratio, high = (
+        statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    )
     return {
         "median_ms": 1e3 * statistics.median(seconds),
         "min_ms": 1e3 * min(seconds),
