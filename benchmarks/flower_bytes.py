@@ -94,7 +94,6 @@ class Proxy:
 
     def __init__(self, target: tuple[str, int], plain: bool) -> None:
         self.sent: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
         self.bodies: Counter[str] = Counter()
         self._target, self._plain = target, plain
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -143,7 +142,6 @@ class Proxy:
                 break
             path = head.split()[1].rsplit("/", 1)[-1]
             self.sent[path] += size
-            self.calls[path] += 1
             self.bodies[path] += size - end - 4
             data = data[size:]
         return data
@@ -232,10 +230,8 @@ def main() -> None:
         row(path, one.get(path, 0.0), full.get(path, 0.0))
     row("the model in the answer: bodies of push-object", *payload)
     answer = ("push-message", "push-messages", "push-object", "confirm-message-received")
-    row(
-        "the answer with HTTP's headers",
-        *(sum(sent.get(path, 0.0) for path in answer) for sent in (one, full)),
-    )
+    whole = [sum(sent.get(path, 0.0) for path in answer) for sent in (one, full)]
+    row("the answer with HTTP's headers", *whole)
     row("all requests", sum(one.values()), sum(full.values()))
     counted = plain["one-bit"][1]["uplink"] / rounds / 2
     console.print(f"the strategy's own count of a reply: {counted:,.0f} bytes")

@@ -44,31 +44,23 @@ def main() -> None:
     checkpoint = folder.load_checkpoint()
     assert checkpoint is not None
     simulated = Experiment(settings)
+    start = simulated.weights.clone()
     for _ in track(range(asked.rounds), "simulated", console=console):
         simulated.advance()
     deployed = checkpoint.tensors["server.model.weights"]
     metrics = folder.read_metrics()
-    print(
-        json.dumps(
-            {
-                "weights": simulated.parameters,
-                "devices": asked.devices,
-                "rounds": asked.rounds,
-                "largest difference of weights": float((deployed - simulated.weights).abs().max()),
-                "largest move of a weight": float(
-                    (simulated.weights - Experiment(settings).weights).abs().max()
-                ),
-                "bytes up, per device and round": metrics[-1]["wire_uplink_bits"]
-                / 8
-                / asked.devices
-                / asked.rounds,
-                "devices that replied": [record["devices"] for record in metrics],
-                "seconds per round": [record["seconds"] for record in metrics],
-                "accuracy": metrics[-1]["test_accuracy"],
-            },
-            indent=2,
-        )
-    )
+    found = {
+        "weights": simulated.parameters,
+        "devices": asked.devices,
+        "rounds": asked.rounds,
+        "largest difference of weights": float((deployed - simulated.weights).abs().max()),
+        "largest move of a weight": float((simulated.weights - start).abs().max()),
+        "bytes up, per device and round": metrics[-1]["wire_uplink_bits"] / 8 / asked.devices / asked.rounds,
+        "devices that replied": [record["devices"] for record in metrics],
+        "seconds per round": [record["seconds"] for record in metrics],
+        "accuracy": metrics[-1]["test_accuracy"],
+    }
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

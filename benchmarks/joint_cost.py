@@ -11,19 +11,16 @@ learning, all together; and ep over the gradients.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
+from harness import arguments, measure, write
 from round import experiment, images
 
 from signfade.device import rotate, unrotate
-from signfade.experiments.studies.joint.ladder import draw_round
+from signfade.experiments.studies.joint_errors import draw_round
 from signfade.kernels import fused_sum, received
 from signfade.server.joint import (
     bfl,
@@ -83,31 +80,14 @@ def steps() -> Steps:
     }
 
 
-def cpu_milliseconds(work: Steps, rounds: int) -> dict[str, float]:
-    """The least CPU time of each step; all take turns."""
-    for step in work.values():  # compile, and let the allocator settle
-        step()
-        step()
-    least = dict.fromkeys(work, math.inf)
-    for _ in range(rounds):
-        for name, step in work.items():
-            started = time.process_time()
-            step()
-            least[name] = min(least[name], 1e3 * (time.process_time() - started))
-    return least
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
+    parser = arguments(__doc__, rounds=15)
     parser.add_argument("--threads", type=int, default=1, help="of torch; kernels follow OMP_NUM_THREADS")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     tune_allocator()
-    least = cpu_milliseconds(steps(), options.rounds)
+    rows = measure(steps(), options.rounds, base="gradients of a round")
+    least = {name: row["cpu_ms"] for name, row in rows.items()}
     sbfl, gradients = least["sbfl: fused uplink and sum"], least["gradients of a round"]
     print(f"{'':<42} {'CPU ms':>7} {'/ sbfl':>7} {'/ gradients':>11}")
     for name, value in least.items():
@@ -120,8 +100,7 @@ def main() -> None:
     }
     for (name, value), bound in zip(ratios.items(), (2.0, 2.0, 1.0), strict=True):
         print(f"{name}: {value:.2f} (at most {bound:g})")
-    if options.json:
-        options.json.write_text(json.dumps({"cpu_ms": least, "ratios": ratios}, indent=2) + "\n")
+    write(options.json, {"cpu_ms": least, "ratios": ratios})
 
 
 if __name__ == "__main__":

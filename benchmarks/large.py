@@ -21,7 +21,7 @@ import sys
 import time
 from typing import Any
 
-from harness import peak_resident, write
+from harness import arguments, peak_resident, timed, write
 
 METHODS: dict[str, dict[str, Any]] = {
     "sbfl": {},
@@ -75,75 +75,52 @@ def measure(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]
 
     tune_allocator()
     settings = RunSettings.model_validate(settings_of(kind, devices, method))
-    started, started_cpu = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
     task = make_task(settings, os.cpu_count() or 1, images() if kind == "cnn" else None)
     run = Experiment(settings, task)
-    setup = time.perf_counter() - started, time.process_time() - started_cpu
-    times, cpu, records = [], [], []
-    for _ in range(rounds):
-        started, started_cpu = time.perf_counter(), time.process_time()
-        records.append(run.advance())
-        times.append(time.perf_counter() - started)
-        cpu.append(time.process_time() - started_cpu)
-    present = records[-1]["devices"]
-    later = cpu[1:] or cpu
+    setup = time.perf_counter() - started
+    last: dict[str, Any] = {}
+    times, cpu = zip(*(timed(lambda: last.update(run.advance())) for _ in range(rounds)))
+    present = last["devices"]
+    later = statistics.median(cpu[1:] or cpu)
     return {
         "kind": kind,
         "devices": devices,
         "received": present,
         "method": method,
         "peak_gb": peak_resident() / 1e9,
-        "setup_s": setup[0],
-        "setup_cpu_s": setup[1],
+        "setup_s": setup,
         "first_round_s": times[0],
         "round_s": statistics.median(times[1:] or times),
-        "round_cpu_s": statistics.median(later),
-        "cpu_us_per_device": 1e6 * statistics.median(later) / present,
-        "nmse": records[-1]["nmse"],
-        "nmse_theory": records[-1]["nmse_theory"],
+        "round_cpu_s": later,
+        "cpu_us_per_device": 1e6 * later / present,
+        "nmse": last["nmse"],
+        "nmse_theory": last["nmse_theory"],
     }
 
 
-HEADS = (
-    ("", "kind", "10s"),
-    ("K", "devices", "8,d"),
-    ("received", "received", "8,d"),
-    ("method", "method", ">9s"),
-    ("peak GB", "peak_gb", "8.2f"),
-    ("setup s", "setup_s", "8.1f"),
-    ("first s", "first_round_s", "8.2f"),
-    ("round s", "round_s", "8.2f"),
-    ("cpu s", "round_cpu_s", "8.2f"),
-    ("cpu us/device", "cpu_us_per_device", "14.0f"),
+HEAD = (
+    f"{'':10} {'K':>8} {'received':>8} {'method':>9}  peak GB  setup s  first s  round s    cpu s  us/device"
+)
+LINE = (
+    "{kind:10} {devices:8,} {received:8,} {method:>9} {peak_gb:8.2f} {setup_s:8.1f} {first_round_s:8.2f}"
+    " {round_s:8.2f} {round_cpu_s:8.2f} {cpu_us_per_device:10.0f}"
 )
 
 
-def show(row: dict[str, Any] | None) -> None:
-    """Print a row of the table, or its head."""
-    cells = []
-    for head, key, form in HEADS:
-        width = int("".join(c for c in form.split(".")[0] if c.isdigit()))
-        cells.append(f"{head:>{width}s}" if row is None else format(row[key], form))
-    print(" ".join(cells), flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, rounds=3)
     parser.add_argument("--full", action="store_true", help="up to 100,000 devices")
     parser.add_argument("--kinds", nargs="*", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--devices", type=int, nargs="*", help="other numbers of devices")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json")
     parser.add_argument("--measure", nargs=3, metavar=("KIND", "K", "METHOD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         kind, devices, method = options.measure
         print(json.dumps(measure(kind, int(devices), method, options.rounds)))
         return
-    show(None)
+    print(HEAD)
     rows = []
     for kind in options.kinds:
         for devices in options.devices or (FULL_SIZES if options.full else SIZES)[kind]:
@@ -152,7 +129,7 @@ def main() -> None:
                 command += ["--measure", kind, str(devices), method]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 rows.append(json.loads(done.stdout))
-                show(rows[-1])
+                print(LINE.format(**rows[-1]), flush=True)
     largest = max(row["peak_gb"] for row in rows)
     verdict = "within" if largest <= LIMIT_GB else "ABOVE"
     print(f"largest resident set {largest:.2f} GB: {verdict} {LIMIT_GB:g} GB")

@@ -7,7 +7,6 @@ keeps its model and its data between rounds, which is kinder to Flower than its 
 from __future__ import annotations
 
 import logging
-import time
 from functools import cache
 
 import torch
@@ -16,7 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from peers_job import BATCH, DEVICES, STEP, WARM_UP, answer, cnn, local_step, ready, wait_for_turn
+from harness import Turns
+from peers_job import BATCH, DEVICES, STEP, WARM_UP, cnn, local_step, sums
 from torch import nn
 
 client_app, server_app = ClientApp(), ServerApp()
@@ -60,23 +60,21 @@ def main(grid: Grid, context: Context) -> None:
         arrays = found
 
     one_round()
-    ready(arrays.to_torch_state_dict().values())
+    checks, turns = sums(arrays.to_torch_state_dict().values()), Turns()
     for _ in range(WARM_UP - 1):
         one_round()
-    while wait_for_turn():
-        start = time.perf_counter()
-        one_round()
-        answer(time.perf_counter() - start)
+    turns.ready(*checks)
+    turns.serve(one_round)
 
 
-def run(cores_a_client: int) -> None:
+def run(cores: int) -> None:
     """Serve rounds; Ray gives every client so many cores, and torch as many threads."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
         server_app,
         client_app,
         num_supernodes=DEVICES,
-        backend_config={"client_resources": {"num_cpus": cores_a_client, "num_gpus": 0.0}},
+        backend_config={"client_resources": {"num_cpus": cores, "num_gpus": 0.0}},
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
-from peers_job import BATCH, DEVICES, STEP, Turns, cnn, data
+from harness import MARK, Turns
+from peers_job import BATCH, DEVICES, STEP, WARM_UP, cnn, data, sums
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -38,16 +40,27 @@ class Network(nn.Module):
 
 
 class OneByOne(TrainingProcessCallback):
-    """Reports how long a round took and waits for the next turn."""
+    """Answers for the round that pfl has run and waits for the next turn."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self) -> None:
+        self._turns, self._done, self._start = Turns(), 0, 0.0
+        self._checks: list[float] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """Stop when there are no more turns."""
-        return not self._turns.round_is_over(model.pytorch_model.parameters()), Metrics()
+        took = time.perf_counter() - self._start
+        self._done += 1
+        if self._done == 1:
+            self._checks = sums(model.pytorch_model.parameters())
+        if self._done == WARM_UP:
+            self._turns.ready(*self._checks)
+        elif self._done > WARM_UP:
+            print(MARK, took, flush=True)
+        more = self._done < WARM_UP or self._turns.wait()
+        self._start = time.perf_counter()
+        return not more, Metrics()
 
 
 def main() -> None:
@@ -66,7 +79,7 @@ def main() -> None:
         SimulatedBackend(federated, federated),
         PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0)),
         NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=STEP),
-        callbacks=[OneByOne(Turns())],
+        callbacks=[OneByOne()],
     )
 
 

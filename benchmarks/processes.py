@@ -1,17 +1,15 @@
-"""Runs an hour of two worker processes beside one: short runs of examples/mnist.toml, taking turns.
+"""Runs per hour of two worker processes beside one: short runs of examples/mnist.toml, taking turns.
 
 python benchmarks/processes.py [--rounds 60] [--repeat 3] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
-from harness import write
+from harness import arguments, timed, write
 
 from signfade.experiments.config import load
 from signfade.experiments.planned_runs import PlannedRun
@@ -28,20 +26,16 @@ def seconds(jobs: int, rounds: int) -> float:
         for seed in range(2):
             settings = load(EXAMPLE, [METHOD, f"rounds={rounds}", f"seed={seed}", f"eval.every={rounds}"])
             runs.append(PlannedRun(settings, Path(home) / f"seed-{seed}"))
-        started = time.perf_counter()
-        outcome = run_all(runs, jobs)
-        if outcome.failed:
-            raise SystemExit(f"a run failed: {next(iter(outcome.failed.values()))}")
-        return time.perf_counter() - started
+        failed: dict[Path, str] = {}
+        took, _ = timed(lambda: failed.update(run_all(runs, jobs).failed))
+        if failed:
+            raise SystemExit(f"a run failed: {next(iter(failed.values()))}")
+        return took
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=60)
+    parser = arguments(__doc__, rounds=60)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json")
     options = parser.parse_args()
     times: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(options.repeat):
@@ -52,8 +46,8 @@ def main() -> None:
         each = statistics.median(measured)
         print(f"{jobs} process{'es' * (jobs > 1)}: {each:.1f} s for two runs of {options.rounds} rounds")
     best = min(times[2]) / 2
-    print(f"two processes give {gain:.2f} times the runs an hour of one")
-    print(f"about {3600 / (best * 1000 / options.rounds):.0f} runs of 1000 rounds an hour, evaluation aside")
+    print(f"two processes give {gain:.2f} times the runs per hour of one")
+    print(f"about {3600 / (best * 1000 / options.rounds):.0f} runs of 1000 rounds per hour, evaluation aside")
     write(options.json, {"seconds": times, "gain": gain})
 
 

@@ -10,16 +10,13 @@ less but which does not see a core that waits.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from harness import arguments, timed, write
 
 from signfade.data import Dataset, split
 from signfade.settings import RunSettings
@@ -54,29 +51,16 @@ def experiment(dataset: Dataset, method: dict[str, Any]) -> Experiment:
     return Experiment(settings, ClassificationTask(dataset, who, model, 32, seed=0, workers=2))
 
 
-def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the time on the clock and that of the cores."""
-    started, started_cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - started, time.process_time() - started_cpu
-
-
 def added(run: Experiment, devices: np.ndarray, rounds: int = 60) -> list[float]:
-    """Return the time of a round on the clock and of the cores, its gradients computed before."""
+    """Return the time of a round on the clock and of all cores, its gradients computed before."""
     local = run.task.local_gradients(run.weights, devices, run.round)
     run.task.local_gradients = lambda *asked, **more: local  # type: ignore[method-assign]
-    return [
-        statistics.quantiles(times, n=10)[0] for times in zip(*(seconds(run.advance) for _ in range(rounds)))
-    ]
+    times = zip(*(timed(run.advance) for _ in range(rounds)))
+    return [statistics.quantiles(kind, n=10)[0] for kind in times]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = arguments(__doc__, rounds=15).parse_args()
     tune_allocator()
     dataset = images()
     runs = {name: experiment(dataset, method) for name, method in METHODS.items()}
@@ -95,11 +79,8 @@ def main() -> None:
     gradients: list[float] = []
     for _ in range(options.rounds):
         for name, run in runs.items():
-            before, whole, after = (
-                seconds(lambda run=run: bare(run)),
-                seconds(run.advance),
-                seconds(lambda run=run: bare(run)),
-            )
+            alone = partial(bare, run)
+            before, whole, after = timed(alone), timed(run.advance), timed(alone)
             gradients += [before[0], after[0]]
             ratios[name].append(whole[0] / ((before[0] + after[0]) / 2))
             cpu[name].append((whole[1], before[1]))
@@ -114,8 +95,7 @@ def main() -> None:
     for name, run in runs.items():
         table[name] |= {"added_ms": [1e3 * part for part in added(run, devices)]}
         print(f"{name:<34} {table[name]['added_ms'][0]:.1f}   {table[name]['added_ms'][1]:.1f}")
-    if options.json:
-        options.json.write_text(json.dumps(table, indent=2) + "\n")
+    write(options.json, {"rows": table})
 
 
 if __name__ == "__main__":

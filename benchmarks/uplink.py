@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from harness import PeakMemory, measure, show, write
+from harness import PeakMemory, arguments, measure, show, write
 
 from signfade.kernels import fused_sum, standard_normal
 
@@ -87,13 +87,13 @@ def candidates(cell: Cell) -> dict[str, Callable[[], object]]:
 
 
 def memory_of(name: str, devices: int, size: int) -> float:
-    """Peak bytes a coordinate of one candidate, in a fresh process."""
+    """Peak bytes per coordinate of one candidate, in a fresh process."""
     command = [sys.executable, __file__, "--memory", name, "--devices", str(devices), "--size", str(size)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def scaling(rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Nanoseconds a device-coordinate over K (at M = 1e5) and over M (at K = 100), interleaved.
+    """Nanoseconds per device-coordinate over K (at M = 1e5) and over M (at K = 100), interleaved.
 
     One thread, and the least CPU time rather than the clock: other programs hardly enter.
     """
@@ -115,7 +115,7 @@ def scaling(rounds: int) -> dict[str, list[dict[str, float]]]:
     ]
     for r in rows:
         shape = f"K={r['devices']:<6.0f} M={r['size']:<9.0f}"
-        print(f"  {shape} {r['ms']:9.3f} ms {r['ns_per_entry']:6.2f} ns an entry")
+        print(f"  {shape} {r['ms']:9.3f} ms {r['ns_per_entry']:6.2f} ns per entry")
     return {"scaling": rows}
 
 
@@ -141,14 +141,12 @@ def draw(path: str, rows: list[dict[str, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__, rounds=7)
     parser.add_argument("--devices", type=int, default=20)
     parser.add_argument("--size", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--figure", help="with --scaling: file of a log-log figure")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
-    parser.add_argument("--json")
     args = parser.parse_args()
     if args.memory:
         candidates(Cell(2, 1000))[args.memory]()  # loads and compiles

@@ -20,7 +20,8 @@ from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.group import load_run
 from signfade.experiments.planned_runs import run_folder, status_of
-from signfade.experiments.studies.records import Records, read_folder
+from signfade.experiments.studies.records import Records
+from signfade.experiments.studies.runner import read_folder
 from signfade.experiments.summary import fall_text
 from signfade.experiments.training import Interrupted, RunFailed, train
 from signfade.settings import RunSettings

@@ -59,7 +59,7 @@ def reproduce(
     """
     from signfade.cli.progress import Progress, print_note
     from signfade.experiments.config import resolve
-    from signfade.experiments.studies import catalogue, study
+    from signfade.experiments.studies import catalogue, records
     from signfade.experiments.studies.runner import Runner, estimate_seconds
     from signfade.experiments.workers import run_pool
     from signfade.kernels.threads import available_threads
@@ -68,7 +68,7 @@ def reproduce(
         raise ValueError("--docs holds the full studies; it does not go with --quick, --seeds or --rounds")
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs must be 1 or more; got {jobs}")
-    scale = (study.QUICK if quick else study.FULL).changed(seeds, rounds)
+    scale = (records.QUICK if quick else records.FULL).changed(seeds, rounds)
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     parts = catalogue.choose(names or ["all"]) if names or show else []
     if not parts:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from signfade.experiments.studies.records import Record, family_of, run_name
-from signfade.experiments.studies.study import FULL, QUICK, Scale
+from signfade.experiments.studies.records import FULL, QUICK, Record, Scale, family_of, run_name
 from signfade.settings import RunSettings
 
 SMALL: Scale = replace(

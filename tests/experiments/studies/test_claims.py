@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.document import Table
+from signfade.experiments.studies.paper.cells import COLUMNS, PAIRS, STEPS, regression, training
 from signfade.experiments.studies.paper.claims import findings
-from signfade.experiments.studies.paper.curves import QUANTISATION_PAIR as PAIR
-from signfade.experiments.studies.paper.grid import COLUMNS
-from signfade.experiments.studies.paper.regression import STEPS
-from signfade.experiments.studies.paper.setups import PAIRS, regression, training
-from signfade.experiments.studies.records import Record, Records
-from signfade.experiments.studies.study import FULL, Results
+from signfade.experiments.studies.records import FULL, Record, Records, Results
+from signfade.experiments.studies.study import Table
 
 from .conftest import record
 
@@ -160,7 +156,7 @@ def quantised(loss: float, spread: float = 0.0) -> list[Record]:
         for bits in (None, 4):
             more: dict[str, Any] = {} if bits is None else {"method__side_bits": bits}
             for seed in range(FULL.figure_seeds):
-                settings = training(FULL, prior, PAIR, seed=seed, rounds=FULL.figure_rounds, **more)
+                settings = training(FULL, prior, PAPERS, seed=seed, rounds=FULL.figure_rounds, **more)
                 found.append(record(settings, 0.9 - spread * seed - (loss if bits else 0.0)))
     return found
 

@@ -13,9 +13,8 @@ import pytest
 import signfade.experiments.workers.run_pool
 from signfade.cli.entry import run
 from signfade.experiments.planned_runs import PlannedRun
-from signfade.experiments.studies import catalogue, study
-from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.paper.study import PAPER
+from signfade.experiments.studies import catalogue, records
+from signfade.experiments.studies.catalogue import PAPER, parts_by_name
 from signfade.experiments.studies.runner import Runner
 from signfade.experiments.training import train
 from signfade.experiments.workers.job_queue import Event, OnEvent, Outcome
@@ -46,8 +45,8 @@ class Pool:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     small = replace(SMALL, rounds=2)
-    monkeypatch.setattr(study, "QUICK", small)
-    monkeypatch.setattr(study, "FULL", replace(small, name="full"))
+    monkeypatch.setattr(records, "QUICK", small)
+    monkeypatch.setattr(records, "FULL", replace(small, name="full"))
     here = Pool()
     monkeypatch.setattr(signfade.experiments.workers.run_pool, "run_all", here)
     return here
@@ -93,7 +92,7 @@ def test_pages_of_the_docs_are_drawn_again_without_the_runs(
     before = {file: file.read_bytes() for file in docs.rglob("*.*") if file.suffix != ".svg"}
     assert run(["reproduce", "all", "--render", "--out", str(tmp_path / "two"), "--docs", str(docs)]) == 0
     assert {file: file.read_bytes() for file in before} == before
-    runner = Runner(tmp_path / "three", study.FULL, docs)  # what the docs have counts as finished
+    runner = Runner(tmp_path / "three", records.FULL, docs)  # what the docs have counts as finished
     assert runner.missing([PARTS["fig-quantisation"]]) == []
     assert runner.measurement(PARTS["fig-setup"]) is not None
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from signfade.experiments.studies import document
+from signfade.experiments.studies import study as framework
 from signfade.experiments.studies.catalogue import STUDIES
-from signfade.experiments.studies.paper.calibrate import calibrated
-from signfade.experiments.studies.paper.grid import FULL_READING
+from signfade.experiments.studies.paper.cells import FULL_READING
+from signfade.experiments.studies.paper.tables import calibrated
+from signfade.experiments.studies.records import FULL
 from signfade.experiments.studies.runner import Runner
-from signfade.experiments.studies.study import FULL
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -26,7 +26,7 @@ def test_pages_are_drawn_from_the_records_beside_them(
         asked.append(stem)
         return []
 
-    monkeypatch.setattr(document, "save_figure", save)
+    monkeypatch.setattr(framework, "save_figure", save)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "results").symlink_to(DOCS / "results")
     for page in {study.host for study in STUDIES if (DOCS / study.host).is_file()}:

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from signfade.experiments.folder import FolderError
-from signfade.experiments.studies.document import Block, Picture, Table, Text, update_page, write_markdown
+from signfade.experiments.studies.study import Block, Picture, Table, Text, update_page, write_markdown
 
 
 def page() -> dict[str, list[Block]]:

@@ -10,14 +10,12 @@ from scipy import stats
 
 from signfade import theory
 from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.document import Picture, Text
-from signfade.experiments.studies.drawing import curve_of, tail_mean
 from signfade.experiments.studies.paper import errors, gradients
 from signfade.experiments.studies.paper import regression as convergence
+from signfade.experiments.studies.paper.cells import training
 from signfade.experiments.studies.paper.curves import median_snr_db
-from signfade.experiments.studies.paper.setups import training
-from signfade.experiments.studies.records import Records
-from signfade.experiments.studies.study import FULL, QUICK, Results
+from signfade.experiments.studies.records import FULL, QUICK, Records, Results, curve_of, tail_mean
+from signfade.experiments.studies.study import Picture, Text
 
 from .conftest import SMALL, record
 

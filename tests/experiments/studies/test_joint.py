@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from signfade.experiments.studies import joint_errors as ladder
 from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.document import Table
-from signfade.experiments.studies.joint import ladder
-from signfade.experiments.studies.joint.training import _run, tune
-from signfade.experiments.studies.records import Record, Records
-from signfade.experiments.studies.study import FULL, Results, Tier
+from signfade.experiments.studies.joint_training import _run, tune
+from signfade.experiments.studies.records import FULL, Record, Records, Results, Tier
+from signfade.experiments.studies.study import Table
 
 from .conftest import record
 

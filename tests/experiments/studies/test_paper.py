@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from signfade.experiments.studies.paper.grid import COLUMNS
+from signfade.experiments.studies.paper.cells import COLUMNS, PAIRS
 from signfade.experiments.studies.paper.printed import read_paper
-from signfade.experiments.studies.paper.setups import PAIRS
 
 PAPER = read_paper()
 

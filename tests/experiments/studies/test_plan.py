@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 
 from signfade.experiments.config import load
-from signfade.experiments.studies.catalogue import choose
-from signfade.experiments.studies.paper.grid import COLUMNS, FULL_READING, READINGS, best_pair, grid_wants
-from signfade.experiments.studies.paper.setups import METHODS, PAIRS, training
-from signfade.experiments.studies.paper.study import PAPER
-from signfade.experiments.studies.records import Records, family_of, run_name
+from signfade.experiments.studies.catalogue import PAPER, choose
+from signfade.experiments.studies.paper.cells import (
+    COLUMNS,
+    FULL_READING,
+    METHODS,
+    PAIRS,
+    READINGS,
+    best_pair,
+    grid_wants,
+    training,
+)
+from signfade.experiments.studies.records import FULL, QUICK, Records, Tier, Want, family_of, run_name
 from signfade.experiments.studies.runner import Runner, estimate_seconds, plan, wanted
-from signfade.experiments.studies.study import FULL, QUICK, Tier, Want
 
 from .conftest import record
 

@@ -10,9 +10,9 @@ import pytest
 
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.studies.paper.setups import training
-from signfade.experiments.studies.records import CHANCE, Records, family_of, read_folder, run_name
-from signfade.experiments.studies.study import FULL
+from signfade.experiments.studies.paper.cells import training
+from signfade.experiments.studies.records import CHANCE, FULL, Records, family_of, run_name
+from signfade.experiments.studies.runner import read_folder, read_folders
 from signfade.experiments.training import RunFailed, train
 
 from .conftest import record
@@ -44,19 +44,17 @@ def test_the_record_of_a_run_is_its_summary_and_its_evaluations(tmp_path: Path) 
     assert found.curve["train_loss"][1] == pytest.approx(
         sum(m["train_loss"] for m in metrics[3:8]) / 5, rel=1e-3
     )
-    records = Records()
-    records.add_folder(tmp_path)
+    records = Records(read_folders(tmp_path))
     assert records.find(settings) == found
     assert records.find(settings.model_copy(update={"seed": 1})) is None
 
 
 def test_cutting_a_long_run_gives_the_short_one(tmp_path: Path) -> None:
     long, short = load(None, TINY), load(None, [*TINY, "rounds=8"])
-    records = Records()
     for settings in (long, short):
         train(settings, tmp_path / run_name(settings))
     own = read_folder(tmp_path / run_name(short))
-    records.add_folder(tmp_path)
+    records = Records(read_folders(tmp_path))
     cut = records.find(short)
     assert own is not None
     assert cut is not None
@@ -110,10 +108,9 @@ def test_a_run_is_unsteady_if_its_accuracy_goes_up_and_down_at_the_end() -> None
 
 
 def test_a_run_that_failed_for_another_reason_is_run_again(tmp_path: Path) -> None:
-    settings = load(None, TINY)
     folder = RunFolder(tmp_path / "full").create("seed = 0\n")
     folder.log_path.write_text("2026-01-01 00:00:00 failed: no space left\n")
-    assert read_folder(folder.path, settings) is None
+    assert read_folder(folder.path) is None
 
 
 def test_records_are_written_and_read_back_the_same(tmp_path: Path) -> None:

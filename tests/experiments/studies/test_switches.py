@@ -10,10 +10,9 @@ from signfade.experiments.studies import radio
 from signfade.experiments.studies.attacks import ATTACKS
 from signfade.experiments.studies.catalogue import parts_by_name
 from signfade.experiments.studies.devices import DEVICES
-from signfade.experiments.studies.document import Picture, Table
-from signfade.experiments.studies.records import Record, Records
+from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results
 from signfade.experiments.studies.runner import wanted
-from signfade.experiments.studies.study import FULL, QUICK, Results, Study
+from signfade.experiments.studies.study import Picture, Study, Table
 from signfade.settings import RunSettings
 
 from .conftest import SMALL, record

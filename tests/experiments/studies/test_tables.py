@@ -8,14 +8,11 @@ from statistics import mean
 import pytest
 
 from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.document import Table, Text
-from signfade.experiments.studies.paper.calibrate import CALIBRATION_PAIRS, calibrated, gaps
-from signfade.experiments.studies.paper.grid import COLUMNS, READINGS
+from signfade.experiments.studies.paper.cells import BANDWIDTHS, COLUMNS, PAIRS, READINGS
 from signfade.experiments.studies.paper.printed import read_paper
-from signfade.experiments.studies.paper.setups import BANDWIDTHS, PAIRS
-from signfade.experiments.studies.paper.tables import reading_gaps
-from signfade.experiments.studies.records import Record, Records
-from signfade.experiments.studies.study import FULL, QUICK, Results
+from signfade.experiments.studies.paper.tables import CALIBRATION_PAIRS, calibrated, gaps, reading_gaps
+from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results
+from signfade.experiments.studies.study import Table, Text
 
 from .conftest import record
 

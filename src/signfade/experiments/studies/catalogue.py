@@ -7,17 +7,25 @@ from collections.abc import Sequence
 
 from signfade.experiments.studies.attacks import ATTACKS
 from signfade.experiments.studies.devices import DEVICES
-from signfade.experiments.studies.joint.ladder import JOINT_LADDER
-from signfade.experiments.studies.joint.rotated import JOINT_ROTATED
-from signfade.experiments.studies.joint.training import JOINT_TRAINING
-from signfade.experiments.studies.paper.study import PAPER
+from signfade.experiments.studies.joint_errors import JOINT_LADDER, JOINT_ROTATED
+from signfade.experiments.studies.joint_training import JOINT_TRAINING
+from signfade.experiments.studies.paper.claims import CLAIMS
+from signfade.experiments.studies.paper.curves import FIG_ACCURACY, FIG_DOWNLINK, FIG_QUANTISATION, FIG_SNR
+from signfade.experiments.studies.paper.errors import FIG_MSE
+from signfade.experiments.studies.paper.gradients import FIG_PRIORS, FIG_SETUP
+from signfade.experiments.studies.paper.printed import opening
+from signfade.experiments.studies.paper.regression import FIG_CONVERGENCE, FIG_REGRESSION
+from signfade.experiments.studies.paper.tables import CALIBRATE, TABLE_ACCURACY, TABLE_DEVICES, TABLE_ROUNDS
 from signfade.experiments.studies.radio import RADIO
 from signfade.experiments.studies.study import Part, Study
 
-__all__ = ["STUDIES", "choose", "parts_by_name"]
+__all__ = ["JOINT", "PAPER", "STUDIES", "choose", "parts_by_name"]
 
-_JOINT_PARTS = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
-JOINT = Study("joint", "The joint posterior", "joint", _JOINT_PARTS, host="bfl.md")
+_PAPER = (CLAIMS, FIG_SETUP, CALIBRATE, FIG_PRIORS, FIG_REGRESSION, TABLE_ROUNDS, TABLE_DEVICES, FIG_ACCURACY)
+_MORE = (FIG_QUANTISATION, TABLE_ACCURACY, FIG_DOWNLINK, FIG_SNR, FIG_MSE, FIG_CONVERGENCE)
+_JOINT = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
+PAPER = Study("paper", "The paper's experiments, ours beside the paper's", "results", _PAPER + _MORE, opening)
+JOINT = Study("joint", "The joint posterior", "joint", _JOINT, host="bfl.md")
 STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS)
 
 
@@ -27,19 +35,12 @@ def parts_by_name() -> dict[str, Part]:
 
 
 def choose(names: Sequence[str]) -> list[Part]:
-    """Return the parts with these names in the order of the pages.
+    """Return the parts with these names, or of the studies with these names, in the order of the pages.
 
-    Args:
-        names: of studies, which stand for all of their parts, or of single parts; `all` is everything.
+    `all` is everything.
 
-    Raises:
-        ValueError: there is no such name.
-
-    Example:
-        >>> [part.name for part in choose(["table-accuracy", "table-rounds"])]
-        ['table-rounds', 'table-accuracy']
-        >>> len(choose(["paper"])) == len(PAPER.parts)
-        True
+    >>> [part.name for part in choose(["table-accuracy", "table-rounds"])]
+    ['table-rounds', 'table-accuracy']
     """
     parts = parts_by_name()
     known = ["all", *(study.name for study in STUDIES), *parts]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import fmean, pstdev
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,18 +12,26 @@ from matplotlib.axes import Axes
 from signfade.device import bit_epsilon
 from signfade.experiments.config import resolve
 from signfade.experiments.panels import draw_line
-from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
 from signfade.experiments.studies.drawing import new_figure
-from signfade.experiments.studies.records import Record, Records, accuracies, shared_seeds
-from signfade.experiments.studies.study import Part, Results, Scale, Study, Tier, Want
+from signfade.experiments.studies.records import (
+    Record,
+    Records,
+    Results,
+    Scale,
+    Tier,
+    Want,
+    accuracies,
+    shared_seeds,
+    tail_mean,
+)
+from signfade.experiments.studies.study import Block, Part, Study, Table, Text, picture_or_missing
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
-from signfade.experiments.style import INK, figure_style, line_style
+from signfade.experiments.style import INK, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["DEVICES"]
 
-_FEEDBACK = {"method.error_feedback": 1.0}
-_VARIANTS = Variants.read("devices.toml")
+_VARIANTS = Variants("devices.toml")
 
 
 def _row(name: str, records: list[Record], first: list[Record]) -> list[str]:
@@ -34,8 +42,13 @@ def _row(name: str, records: list[Record], first: list[Record]) -> list[str]:
     last = [100 * value for value in accuracies(finished)]
     ours, theirs = map(accuracies, shared_seeds(finished, first))
     apart = f"{100 * (fmean(ours) - fmean(theirs)):+.1f}" if ours and records is not first else ""
-    spread = f"{fmean(last):.1f} ± {pstdev(last):.1f} %"
-    return [name, spread, apart, rounds_text(finished), str(len(finished))]
+    return [
+        name,
+        f"{fmean(last):.1f} ± {pstdev(last):.1f} %",
+        apart,
+        rounds_text(finished),
+        str(len(finished)),
+    ]
 
 
 def _draw_privacy(axis: Axes, found: Mapping[str, Sequence[Record]]) -> None:
@@ -57,15 +70,10 @@ def _part(switch: str) -> Part:
     def render(results: Results) -> list[Block]:
         found = _VARIANTS.found(results, switch)
         panels = 3 if switch == "privacy" else 2
-        with figure_style():
-            figure = new_figure((4.4 * panels, 3.2), results.scale)
-            axes = figure.subplots(1, panels)
-            draw_accuracy(axes[0], axes[1], found)
+        with new_figure((4.4 * panels, 3.2), results.scale, 1, panels) as (figure, axes):
+            draw_accuracy(figure, axes[0], axes[1], found, loc="outside lower center", ncols=4)
             if switch == "privacy":
                 _draw_privacy(axes[2], found)
-            lines, labels = axes[0].get_legend_handles_labels()
-            if lines:
-                figure.legend(lines, labels, loc="outside lower center", ncols=min(len(labels), 4))
         picture = picture_or_missing(figure, f"devices-{switch}", title)
         if first not in found:
             return [picture]
@@ -81,16 +89,12 @@ def _part(switch: str) -> Part:
 
 _STEPS = (0.1, 0.2, 0.5, 1.0)  # in units of 1/L
 # Rotation, whether devices differ in the power of their data, step.
-_REGRESSIONS = [
-    (rotation, mixed, step)
-    for rotation, steps in (("none", _STEPS), ("hadamard", (0.2,)))
-    for mixed in (False, True)
-    for step in steps
-]
+_REGRESSIONS = [*product(["none"], (False, True), _STEPS), *product(["hadamard"], (False, True), [0.2])]
+_FEEDBACK = (0.0, 1.0)
 
 
 def _regression_runs(
-    scale: Scale, rotation: str, mixed: bool, step: float, feedback: Mapping[str, Any]
+    scale: Scale, rotation: str, mixed: bool, step: float, feedback: float
 ) -> list[RunSettings]:
     tree = {
         "name": "feedback",
@@ -100,44 +104,40 @@ def _regression_runs(
         "data.heterogeneous": mixed,
         "cell.snr_db": 10.0,
         "method.rotation": rotation,
+        "method.error_feedback": feedback,
         "server.learning_rate": step,
         "eval.every": 5,
     }
-    return [resolve(tree | {**feedback, "seed": seed}) for seed in range(scale.figure_seeds)]
+    return [resolve(tree | {"seed": seed}) for seed in range(scale.figure_seeds)]
 
 
 def _regression_wants(scale: Scale, records: Records) -> list[Want]:
     return [
         Want(run, Tier.EXTRA, ours=True)
-        for case in _REGRESSIONS
-        for feedback in ({}, _FEEDBACK)
+        for case, feedback in product(_REGRESSIONS, _FEEDBACK)
         for run in _regression_runs(scale, *case, feedback)
     ]
 
 
-def _late_loss(record: Record) -> float:
-    """Mean excess loss over the last third of the rounds."""
-    values = zip(record.curve["round"], record.curve["test_loss"])
-    return fmean(v for t, v in values if t is not None and v is not None and t > record.rounds * 2 / 3)
+def _late_losses(records: Sequence[Record]) -> list[float]:
+    """Mean excess loss over the last third of the rounds, one per run that did not diverge."""
+    return [value for record in records if (value := tail_mean(record, "test_loss", 1 / 3)) is not None]
 
 
-def _render_regression(results: Results) -> list[Block]:
+def _regression(results: Results) -> list[Block]:
     rows, ratios = [], dict[tuple[str, bool, float], float]()
-    for rotation, mixed, step in _REGRESSIONS:
-        both = [
-            results.records.find_all(_regression_runs(results.scale, rotation, mixed, step, feedback))
-            for feedback in ({}, _FEEDBACK)
-        ]
-        without, fed = ([_late_loss(record) for record in side] for side in shared_seeds(*both))
+    for case in _REGRESSIONS:
+        runs = [_regression_runs(results.scale, *case, feedback) for feedback in _FEEDBACK]
+        found = [[r for r in results.records.find_all(one) if r.diverged is None] for one in runs]
+        without, fed = map(_late_losses, shared_seeds(*found))
         if not fed:
             continue
-        ratios[rotation, mixed, step] = fmean(fed) / fmean(without)
+        rotation, mixed, step = case
+        ratios[case] = fmean(fed) / fmean(without)
         worst = max(ours / theirs for ours, theirs in zip(fed, without))
-        numbers = [f"{fmean(without):.3g}", f"{fmean(fed):.3g}", f"{fmean(fed) / fmean(without):.2f}"]
-        rows.append([rotation, "mixed" if mixed else "alike", f"{step:g}/L", *numbers, f"{worst:.2f}"])
-    with figure_style():
-        figure = new_figure((5, 3.2), results.scale)
-        axis = figure.subplots()
+        numbers = [f"{fmean(without):.3g}", f"{fmean(fed):.3g}", f"{ratios[case]:.2f}", f"{worst:.2f}"]
+        rows.append([rotation, "mixed" if mixed else "alike", f"{step:g}/L", *numbers])
+    with new_figure((5, 3.2), results.scale) as (figure, axis):
         for index, mixed in enumerate((False, True)):
             known = {step: ratios["none", mixed, step] for step in _STEPS if ("none", mixed, step) in ratios}
             if known:
@@ -158,19 +158,8 @@ def _render_regression(results: Results) -> list[Block]:
     return [picture_or_missing(figure, "devices-feedback-regression", about), table]
 
 
-DEVICES = Study(
-    "devices",
-    "Devices that are absent, private or hostile",
-    "devices",
-    (
-        *map(_part, _VARIANTS.switches),
-        Part(
-            "devices-feedback-regression",
-            "Error feedback in the regression",
-            "ours",
-            _render_regression,
-            _regression_wants,
-        ),
-    ),
-    host="radio.md",
+_FEEDBACK_PART = Part(
+    "devices-feedback-regression", "Error feedback in the regression", "ours", _regression, _regression_wants
 )
+_PARTS = (*map(_part, _VARIANTS.switches), _FEEDBACK_PART)
+DEVICES = Study("devices", "Devices that are absent, private or hostile", "devices", _PARTS, host="radio.md")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,39 +14,17 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import NDArray
 
 from signfade.experiments.panels import draw_line
-from signfade.experiments.studies.records import Record
-from signfade.experiments.studies.study import Scale
+from signfade.experiments.studies.records import Curve, Record, Scale, curve_of
 from signfade.experiments.style import MUTED, PLACES, LineStyle, figure_style, line_style
 
-__all__ = [
-    "Curve",
-    "band",
-    "curve_of",
-    "legend_below",
-    "log_axis",
-    "method_style",
-    "new_figure",
-    "note_scale",
-    "points",
-    "tail_mean",
-]
-
-Array = NDArray[np.float64]
-Curve = tuple[Array, Array, Array]  # rounds, mean and deviation, all [T]
+__all__ = ["band", "legend_below", "log_axis", "method_style", "new_figure", "note_scale", "points"]
+__all__ += ["training_panels"]
 
 # The same line in every figure, and in those of other comparisons.
-_PLACES = {
-    "vote": PLACES["signsgd"],
-    "gaussian": PLACES["sbfl"],
-    "rotated": PLACES["rotated-sbfl"],
-    "best": PLACES["best"],
-    "laplacian": 4,
-    "signsum": 5,
-    "blmmse": 7,
-}
+_PLACES = {"vote": PLACES["signsgd"], "gaussian": PLACES["sbfl"], "rotated": PLACES["rotated-sbfl"]}
+_PLACES |= {"best": PLACES["best"], "laplacian": 4, "signsum": 5, "blmmse": 7}
 
 
 def method_style(method: str) -> LineStyle:
@@ -54,16 +34,19 @@ def method_style(method: str) -> LineStyle:
     return line_style(_PLACES.get(method, 8), bound=method == "ideal")
 
 
-def new_figure(size: tuple[float, float], scale: Scale) -> Figure:
-    """Return an empty figure of `size` inches; if the scale is quick, its first line says so."""
+@contextmanager
+def new_figure(
+    size: tuple[float, float], scale: Scale, rows: int = 1, columns: int = 1, **more: Any
+) -> Iterator[tuple[Figure, Any]]:
+    """Give a figure of `size` inches and its panels to draw on; a quick figure says so in its first line."""
     with figure_style():
         figure = Figure(size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
         note_scale(figure, scale)
-    return figure
+        yield figure, figure.subplots(rows, columns, **more)
 
 
 def note_scale(figure: Figure, scale: Scale) -> None:
-    """Write above a figure what is smaller than the paper's."""
+    """Write above a figure what is smaller than in the paper."""
     if scale.words:
         figure.suptitle(scale.words, color=MUTED, fontsize=8, fontweight="normal", x=0.01, ha="left")
 
@@ -76,38 +59,13 @@ def log_axis(axis: Axis, span: float = 1e6) -> None:
 
 
 def _power(value: float) -> str:
-    text = f"{value:g}"
-    digits, _, exponent = text.partition("e")
-    return f"{digits}e{int(exponent)}".replace("-", "−") if exponent else text
-
-
-def curve_of(records: Sequence[Record], key: str) -> Curve | None:
-    """Return mean and sample deviation over seeds of a curve, at the rounds that all of them have.
-
-    None without a number. A record that diverged ends early, and so does the curve.
-    """
-    curves = [
-        {t: v for t, v in zip(record.curve["round"], record.curve.get(key, [])) if v is not None}
-        for record in records
-    ]
-    shared = sorted(set.intersection(*map(set, curves)), key=float) if curves else []  # type: ignore[arg-type]
-    if not shared:
-        return None
-    values = np.array([[curve[t] for t in shared] for curve in curves], dtype=np.float64)
-    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(shared))
-    return np.array(shared, dtype=np.float64), values.mean(axis=0), deviation
-
-
-def tail_mean(record: Record, key: str, part: float = 0.1) -> float | None:
-    """Return the mean of a curve over the last part of the rounds; None if the run diverged."""
-    pairs = zip(record.curve["round"], record.curve.get(key, []))
-    values = [v for t, v in pairs if v is not None and t is not None and t > (1 - part) * record.rounds]
-    return float(np.mean(values)) if values and record.diverged is None else None
+    digits, _, exponent = f"{value:g}".partition("e")
+    return f"{digits}e{int(exponent)}".replace("-", "−") if exponent else digits
 
 
 def band(
     ax: Axes,
-    curve: Curve,
+    curve: Curve | None,
     style: LineStyle,
     label: str,
     limits: tuple[float, float] = (0.0, np.inf),
@@ -119,12 +77,26 @@ def band(
     On a logarithmic axis (`log`) the band reaches as far down as up, in decades: a deviation larger than the
     mean would otherwise reach zero.
     """
+    if curve is None:
+        return
     rounds, mean, deviation = curve
     draw_line(ax, rounds, scale * mean, style, label)
     if deviation.any():
         high = np.clip(mean + deviation, *limits)
         low = np.square(mean) / (mean + deviation) if log else np.clip(mean - deviation, *limits)
         ax.fill_between(rounds, scale * low, scale * high, color=style.color, alpha=0.16, linewidth=0)
+
+
+def training_panels(
+    loss: Axes, accuracy: Axes, shown: Iterable[tuple[LineStyle, str, Sequence[Record]]]
+) -> None:
+    """Draw training loss and test accuracy over the rounds, with bands over seeds."""
+    for style, label, records in shown:
+        band(loss, curve_of(records, "train_loss"), style, label, log=True)
+        band(accuracy, curve_of(records, "accuracy"), style, label, (0.0, 1.0), 100)
+    loss.set(title="Training loss", xlabel="round", yscale="log")
+    log_axis(loss.yaxis, span=30)
+    accuracy.set(title="Test accuracy (%)", xlabel="round")
 
 
 def points(
@@ -134,16 +106,10 @@ def points(
     known = [(x, 100 * np.array(some)) for x, some in zip(places, values, strict=True) if some]
     if not known:
         return
-    line = ax.errorbar(
-        [x for x, _ in known],
-        [float(some.mean()) for _, some in known],
-        yerr=[float(some.std(ddof=1)) if len(some) > 1 else 0.0 for _, some in known],
-        color=style.color,
-        marker=style.marker,
-        capsize=3,
-        linewidth=1.4,
-        label=label,
-    )
+    means = [float(some.mean()) for _, some in known]
+    bars = [float(some.std(ddof=1)) if len(some) > 1 else 0.0 for _, some in known]
+    look: Any = {"color": style.color, "marker": style.marker, "capsize": 3, "linewidth": 1.4}
+    line = ax.errorbar([x for x, _ in known], means, yerr=bars, label=label, **look)
     if style.dashes:
         line[0].set_dashes(style.dashes)
 

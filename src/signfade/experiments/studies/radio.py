@@ -15,12 +15,11 @@ from torch import Tensor
 
 from signfade import server, theory
 from signfade.device import sign
-from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
 from signfade.experiments.studies.drawing import new_figure
-from signfade.experiments.studies.records import Record
-from signfade.experiments.studies.study import Measure, Part, Results, Scale, Study
+from signfade.experiments.studies.records import Record, Results, Scale, rounded
+from signfade.experiments.studies.study import Block, Measure, Part, Study, Table, Text, picture_or_missing
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
-from signfade.experiments.style import INK, figure_style, line_style
+from signfade.experiments.style import INK, line_style
 from signfade.keys import generator, stream_keys
 from signfade.settings import CellSettings
 from signfade.uplink import (
@@ -36,12 +35,8 @@ from signfade.uplink import (
 
 __all__ = ["RADIO"]
 
-_VARIANTS = Variants.read("radio.toml")
+_VARIANTS = Variants("radio.toml")
 _LAST = 4  # evaluations whose mean is the accuracy of a run: where a step is long for its link, one is luck
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 # -- scalars as codewords ------------------------------------------------------------------------------------
@@ -112,14 +107,10 @@ def _words_tables(data: dict[str, Any]) -> list[Block]:
     tables: list[Block] = [Table(heads, rows, name="words")]
     if data["reference"] is None:
         return [*tables, Text("sionna is not installed: no reference decoder.")]
-    rows = [
-        [
-            f"{payload} bits, 1/{round(1 / rate)}",
-            f"{snr_db:g} dB",
-            *(f"{100 * share:.1f} %" for share in shares),
-        ]
-        for (payload, rate, snr_db), shares in zip(_REFERENCE, data["reference"])
-    ]
+    rows = []
+    for (payload, rate, snr_db), shares in zip(_REFERENCE, data["reference"]):
+        lost = [f"{100 * share:.1f} %" for share in shares]
+        rows.append([f"{payload} bits, 1/{round(1 / rate)}", f"{snr_db:g} dB", *lost])
     heads = ["code", "SNR", "lost", "lost by sionna", "only ours lost", "only sionna's lost"]
     return [*tables, Table(heads, rows, name="reference")]
 
@@ -153,7 +144,7 @@ def _measure_pilots(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     for snr_db in (0, 10):
         sigma2 = 10 ** (-snr_db / 10)
         errors = {use: [_pilot_error(use, sigma2, p, links) for p in _PILOTS] for use in _USES}
-        found[str(snr_db)] = {use: [_short(error) for error in row] for use, row in errors.items()}
+        found[str(snr_db)] = {use: [rounded(error, 5) for error in row] for use, row in errors.items()}
     return found
 
 
@@ -251,7 +242,7 @@ def _measure_access(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
                 row[f"{name}, {precoding}, vote"] = _best_scaled(server.superposed_vote(signal), truth)
         for name, value in row.items():
             found.setdefault(name, []).append(value)
-    return {name: _short(fmean(values)) for name, values in found.items()}
+    return {name: rounded(fmean(values), 5) for name, values in found.items()}
 
 
 def _access_tables(data: dict[str, Any]) -> list[Block]:
@@ -289,13 +280,8 @@ def _training_row(name: str, records: list[Record]) -> list[str]:
     accuracy = [record.late_accuracy(_LAST) for record in records]
     uses = records[0].value("channel_uses") or records[0].value("uplink_bits")  # one symbol per bit
     nmse = [value for record in records if (value := record.value("median_nmse")) is not None]
-    return [
-        name,
-        f"{fmean(accuracy):.3f} ± {pstdev(accuracy):.3f}",
-        rounds_text(records),
-        f"{(uses or 0) / 1e6:.1f}",
-        f"{fmean(nmse):.3f}" if nmse else "-",
-    ]
+    spread, error = f"{fmean(accuracy):.3f} ± {pstdev(accuracy):.3f}", f"{fmean(nmse):.3f}" if nmse else "-"
+    return [name, spread, rounds_text(records), f"{(uses or 0) / 1e6:.1f}", error]
 
 
 def _part(
@@ -310,15 +296,10 @@ def _part(
     def render(results: Results) -> list[Block]:
         data = results.measured.get(name)
         found = _VARIANTS.found(results, switch)
-        with figure_style():
-            figure = new_figure((3.4 * (panels + 2), 3.6), results.scale)
-            axes = figure.subplots(1, panels + 2, squeeze=False)[0]
+        with new_figure((3.4 * (panels + 2), 3.6), results.scale, 1, panels + 2) as (figure, axes):
             if draw is not None and data is not None:
                 draw(axes[:panels], data)
-            draw_accuracy(axes[-2], axes[-1], found)
-            lines, labels = axes[-2].get_legend_handles_labels()
-            if lines:
-                figure.legend(lines, labels, loc="outside lower right", ncols=min(len(labels), 5))
+            draw_accuracy(figure, axes[-2], axes[-1], found, loc="outside lower right", ncols=5)
         blocks = [picture_or_missing(figure, name, texts["about"])]
         if tables is not None:
             blocks += [Text("Missing.")] if data is None else tables(data)
@@ -326,20 +307,14 @@ def _part(
         rows = [_training_row(label, records) for label, records in found.items()]
         return [*blocks, Table(heads, rows, name=switch) if rows else Text("Training: missing.")]
 
-    cost = 60.0 if measure else 0.0
-    depends = ("draws",) if measure else ()
-    return Part(name, texts["title"], "ours", render, _VARIANTS.wants(switch), measure, depends, cost)
+    extra: dict[str, Any] = {"measure": measure, "depends": ("draws",), "cost": 60.0} if measure else {}
+    return Part(name, texts["title"], "ours", render, _VARIANTS.wants(switch), **extra)
 
 
-RADIO = Study(
-    "radio",
-    "The radio, without the paper's assumptions",
-    "radio",
-    (
-        _part("side_info", 2, _measure_words, _words_tables, _draw_words),
-        _part("csi", 1, _measure_pilots, _pilots_tables, _draw_pilots),
-        _part("modulation"),
-        _part("access", 1, _measure_access, _access_tables, _draw_access),
-    ),
-    host="radio.md",
+_PARTS = (
+    _part("side_info", 2, _measure_words, _words_tables, _draw_words),
+    _part("csi", 1, _measure_pilots, _pilots_tables, _draw_pilots),
+    _part("modulation"),
+    _part("access", 1, _measure_access, _access_tables, _draw_access),
 )
+RADIO = Study("radio", "The radio, without the paper's assumptions", "radio", _PARTS, host="radio.md")

@@ -1,7 +1,7 @@
-"""What is kept of a run: its summary and a thin curve, found by the settings that decide its numbers.
+"""The data of a study: its scale, the runs it wants, and records of finished runs, found by their settings.
 
-The records of all runs of all studies are one small JSON file, from which every table and figure of trained
-models can be drawn again without the run folders.
+The records of all studies are one small JSON file, from which every table and figure of trained models can be
+drawn again without the run folders.
 """
 
 from __future__ import annotations
@@ -9,143 +9,170 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
-from signfade.experiments.config import deciding, plain_defaults, resolve
-from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.studies.document import write_text
-from signfade.experiments.summary import WINDOW, summarise, trailing_mean
+import numpy as np
+from numpy.typing import NDArray
+
+from signfade.experiments.config import deciding, plain_defaults
+from signfade.experiments.folder import FolderError, why, write_atomically
 from signfade.settings import RunSettings
 
-__all__ = [
-    "CHANCE",
-    "Record",
-    "Records",
-    "accuracies",
-    "family_of",
-    "read_folder",
-    "run_name",
-    "shared_seeds",
-]
+__all__ = ["CHANCE", "FULL", "QUICK", "Curve", "Missing", "Record", "Records", "Results", "Scale", "Tier"]
+__all__ += ["Want", "accuracies", "curve_of", "family_of", "rounded", "run_name", "shared_seeds", "tail_mean"]
+__all__ += ["write_text"]
 
-_STEADY = 0.03
+Array = NDArray[np.float64]
+Curve = tuple[Array, Array, Array]  # rounds, mean and deviation, all [T]
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
+_STEADY = 0.03
 # Defaults and names of settings when records were first named: a record's name must not change with them.
 _FIRST_DEFAULTS: dict[str, Any] = {"server.learning_rate": 1e-2, "method.tie": "plus"}
 _FIRST_NAMES = {"server.learning_rate": "server.step", "availability.": "presence."}
-_ASIDE = {"name", "label", "rounds", "seed"}  # not part of what makes two runs one family
-_KEPT = (
-    "last_accuracy",
-    "best_accuracy",
-    "last_test_loss",
-    "last_train_loss",
-    "median_nmse",
-    "median_nmse_theory",
-    "median_cosine",
-    "rounds_to_loss_1",
-    "rounds_to_accuracy_09",
-    "uplink_bits",
-    "payload_bits",
-    "channel_uses",
-    "downlink_bits",
-    "parameters",
-    "seconds",
-    "version",
-)
+# Not part of what makes two runs one family; a preset is what it stands for.
+_ASIDE = {"name", "label", "rounds", "seed", "method.preset"}
 
 
-def _deciding(settings: RunSettings) -> dict[str, Any]:
-    """The dotted keys that decide a run's numbers; a preset is what it stands for."""
-    return {key: value for key, value in deciding(settings.model_dump()).items() if key != "method.preset"}
+@dataclass(frozen=True)
+class Scale:
+    """How large a study is: as published in the docs (full) or small enough to take minutes (quick)."""
+
+    name: Literal["full", "quick"] = "full"
+    data: Literal["mnist", "digits"] = "mnist"
+    rounds: int = 1000  # of the paper's tables; no training run on images is longer
+    seeds: int = 2  # per cell of the paper's tables
+    best_seeds: int = 5  # of the best cell of each column
+    figure_seeds: int = 3  # of everything else
+    figure_rounds: int = 300  # of the paper's figures that are not taken from its tables
+    every: int = 20  # rounds between two evaluations
+    regression_rounds: int = 300
+    regression_seeds: int = 5
+    bandwidth_hz: float = 1e6  # the calibrated link budget of the paper's cell
+    draws: int = 200_000  # coordinates of a simulated error
+
+    def changed(self, seeds: int | None, rounds: int | None) -> Scale:
+        """Return this scale with the given number of seeds for everything, and at most the given rounds."""
+        scale = self
+        for name, value in (("seeds", seeds), ("rounds", rounds)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more; got {value}")
+        if seeds is not None:
+            scale = replace(scale, seeds=seeds, best_seeds=seeds, figure_seeds=seeds, regression_seeds=seeds)
+        if rounds is not None:
+            figure, regression = min(rounds, self.figure_rounds), min(rounds, self.regression_rounds)
+            scale = replace(scale, rounds=rounds, figure_rounds=figure, regression_rounds=regression)
+        return scale
+
+    @property
+    def quick(self) -> bool:
+        """Whether the data are others, or the rounds fewer, than in the docs."""
+        return self.name == "quick"
+
+    @property
+    def words(self) -> str:
+        """What is smaller than in the paper, for a line on every figure; empty at full size."""
+        if not self.quick:
+            return ""
+        return (
+            f"quick: {self.data} in place of MNIST, {self.rounds} rounds, "
+            f"{self.seeds} seed{'s' * (self.seeds > 1)}; not to be compared with the paper"
+        )
 
 
-def _changes(settings: RunSettings) -> dict[str, Any]:
-    """What the settings change in the defaults: a new setting with a default leaves old names as they are."""
+FULL = Scale()
+QUICK = Scale("quick", "digits", 100, 1, 2, 1, 60, 10, 150, 2, draws=20_000)
+
+
+class Tier(IntEnum):
+    """Which runs come first."""
+
+    CALIBRATION = 0
+    GRID = 1
+    FIGURE = 2
+    BEST = 3
+    EXTRA = 4
+
+
+@dataclass(frozen=True)
+class Want:
+    """A run that is needed, and how urgently: lower tiers first, then lower seeds, the paper's first."""
+
+    settings: RunSettings
+    tier: Tier = Tier.GRID
+    ours: bool = False
+    order: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int, bool, int]:
+        """Key to sort by."""
+        return (self.tier, self.settings.seed, self.ours, self.order)
+
+
+def family_of(settings: RunSettings) -> str:
+    """Return a key that two runs share if they differ in nothing but their seed and length.
+
+    It is made of what differs from the defaults, so that a new setting leaves old names as they are.
+
+    >>> from signfade.experiments.config import load
+    >>> short, long = load(None, ["rounds=5", "seed=1"]), load(None, ["rounds=9", "label=x"])
+    >>> family_of(short) == family_of(long) != family_of(load(None, ["server.learning_rate=1"]))
+    True
+    """
     unsaid = plain_defaults() | _FIRST_DEFAULTS
-    return {_first(key): value for key, value in _deciding(settings).items() if value != unsaid[key]}
+    decides = {key: value for key, value in deciding(settings.model_dump()).items() if key not in _ASIDE}
+    changes = {_first_name(key): value for key, value in decides.items() if value != unsaid[key]}
+    return hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _first(key: str) -> str:
+def _first_name(key: str) -> str:
     for new, old in _FIRST_NAMES.items():
         if key.startswith(new):
             return old + key.removeprefix(new)
     return key
 
 
-def family_of(settings: RunSettings) -> str:
-    """Return a key that two runs share if they differ in nothing but their seed and length.
-
-    Example:
-        >>> from signfade.experiments.config import load
-        >>> short, long = load(None, ["rounds=5", "seed=1"]), load(None, ["rounds=9", "label=x"])
-        >>> family_of(short) == family_of(long) != family_of(load(None, ["server.learning_rate=1"]))
-        True
-    """
-    changes = {key: value for key, value in _changes(settings).items() if key not in _ASIDE}
-    return hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:10]
-
-
 def run_name(settings: RunSettings) -> str:
     """Return the name of a run's folder: words for people and a key of all that decides its numbers.
 
-    Example:
-        >>> from signfade.experiments.config import load
-        >>> server = ["server.learning_rate=1e-2", "server.momentum=0.9"]
-        >>> method = ["label=SBFL, Gaussian", "method.aggregator=sbfl"]
-        >>> run_name(load(None, ["data.name=regression", *method, *server]))
-        'regression-SBFL-Gaussian-0.01-0.9-full-180kHz-r200-s0-333c3b740e'
+    >>> from signfade.experiments.config import load
+    >>> run = ["label=SBFL, Gaussian", "data.name=regression", "method.aggregator=sbfl"]
+    >>> run_name(load(None, [*run, "server.learning_rate=1e-2", "server.momentum=0.9"]))
+    'regression-SBFL-Gaussian-0.01-0.9-full-180kHz-r200-s0-333c3b740e'
     """
     method = "-".join((settings.label or settings.method.aggregator).replace(",", " ").split())
-    server, cell = settings.server, settings.cell
-    words = [
-        settings.data.name,
-        method,
-        f"{server.learning_rate:g}",
-        f"{server.momentum:g}",
-        server.downlink,
-        f"{cell.bandwidth_hz / 1e3:g}kHz",
-        f"r{settings.rounds}",
-        f"s{settings.seed}",
-        family_of(settings),
-    ]
-    return "-".join(words)
+    server, bandwidth = settings.server, f"{settings.cell.bandwidth_hz / 1e3:g}kHz"
+    how = f"{method}-{server.learning_rate:g}-{server.momentum:g}-{server.downlink}-{bandwidth}"
+    return f"{settings.data.name}-{how}-r{settings.rounds}-s{settings.seed}-{family_of(settings)}"
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Return a float with so many significant digits: a test set of 10,000 gives four. Others as they are."""
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run that finished or diverged.
-
-    Attributes:
-        name: of its folder.
-        family: key of its settings without seed and rounds.
-        seed: of the run.
-        rounds: number of rounds.
-        summary: some keys of summary.json.
-        curve: `round`, `train_loss` (mean over five rounds), and `accuracy` or `test_loss`, at evaluated
-            rounds.
-        diverged: the round in which the model diverged, None for a run that finished.
-    """
+    """One run that finished or diverged."""
 
     name: str
     family: str
     seed: int
     rounds: int
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any]  # some keys of summary.json
+    # At evaluated rounds: `round`, `train_loss` (mean over five rounds), and `accuracy` or `test_loss`.
     curve: Mapping[str, list[float | None]]
-    diverged: int | None = None
+    diverged: int | None = None  # the round in which the model diverged
 
     @property
     def accuracy(self) -> float | None:
         """Test accuracy at the end; chance for a model that diverged."""
-        if self.diverged is not None:
-            return CHANCE
-        value = self.summary.get("last_accuracy")
-        return None if value is None else float(value)
+        return CHANCE if self.diverged is not None else self.value("last_accuracy")
 
     def late_accuracy(self, evaluations: int = 10) -> float:
         """Return the mean test accuracy over the last evaluations; chance for a model that diverged."""
@@ -155,9 +182,10 @@ class Record:
     def _last(self, evaluations: int) -> list[float]:
         return [value for value in self.curve.get("accuracy", [])[-evaluations:] if value is not None]
 
-    def at(self, key: str, rounds: float) -> float | None:
-        """Return the value of a curve at an evaluated round, None if there is none."""
-        return dict(zip(self.curve["round"], self.curve.get(key, []))).get(rounds)
+    def points(self, key: str) -> dict[float, float]:
+        """Return a curve as values by round."""
+        pairs = zip(self.curve["round"], self.curve.get(key, []))
+        return {t: value for t, value in pairs if t is not None and value is not None}
 
     @property
     def unsteady(self) -> bool:
@@ -179,23 +207,13 @@ class Record:
             return self
         keep = [i for i, t in enumerate(self.curve["round"]) if t is not None and t <= rounds]
         curve = {key: [values[i] for i in keep] for key, values in self.curve.items()}
-
-        def last(key: str) -> float | None:
-            return curve[key][-1] if curve.get(key) else None
-
-        def reached(key: str) -> Any:
+        known = [value for value in curve.get("accuracy", []) if value is not None]
+        summary = dict(self.summary) | {"best_accuracy": max(known, default=None)}
+        for key in ("accuracy", "test_loss", "train_loss"):
+            summary[f"last_{key}"] = curve[key][-1] if curve.get(key) else None
+        for key in ("rounds_to_loss_1", "rounds_to_accuracy_09"):
             when = self.summary.get(key)
-            return when if when is not None and when <= rounds else None
-
-        accuracies = [value for value in curve.get("accuracy", []) if value is not None]
-        summary = dict(self.summary) | {
-            "last_accuracy": last("accuracy"),
-            "best_accuracy": max(accuracies, default=None),
-            "last_test_loss": last("test_loss"),
-            "last_train_loss": last("train_loss"),
-            "rounds_to_loss_1": reached("rounds_to_loss_1"),
-            "rounds_to_accuracy_09": reached("rounds_to_accuracy_09"),
-        }
+            summary[key] = when if when is not None and when <= rounds else None
         lost = self.diverged if self.diverged is not None and self.diverged <= rounds else None
         return replace(self, rounds=rounds, summary=summary, curve=curve, diverged=lost)
 
@@ -212,39 +230,24 @@ def shared_seeds(one: Iterable[Record], other: Iterable[Record]) -> tuple[list[R
     return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
 
 
-def read_folder(path: Path, settings: RunSettings | None = None) -> Record | None:
-    """Return the record of a run folder; None while the run has not finished or diverged."""
-    folder = RunFolder(path)
-    if not folder.config_path.exists():
+def curve_of(records: Sequence[Record], key: str) -> Curve | None:
+    """Return mean and sample deviation over seeds of a curve, at the rounds that all of them have.
+
+    None without a number. A record that diverged ends early, and so does the curve.
+    """
+    curves = [record.points(key) for record in records]
+    shared = sorted(set.intersection(*map(set, curves))) if curves else []
+    if not shared:
         return None
-    summary, failure = folder.read_summary(), folder.failure()
-    lost = summary is None and failure is not None and "diverged" in failure
-    if summary is None and not lost:
-        return None
-    if settings is None:
-        settings = resolve(deciding(folder.config()))
-    metrics = folder.read_metrics()
-    if summary is None:
-        summary = summarise(metrics, name="", seed=0, method="", parameters=0, devices=0)
-    summary |= {"channel_uses": metrics[-1].get("channel_uses") if metrics else None}
-    smooth = trailing_mean([m.get("train_loss") for m in metrics], min(WINDOW, max(1, len(metrics))))
-    at = [i for i, m in enumerate(metrics) if m.get("test_loss") is not None]  # evaluated
-    curve: dict[str, list[float | None]] = {"round": [metrics[i]["round"] for i in at]}
-    for name, values in (
-        ("accuracy", [m.get("test_accuracy") for m in metrics]),
-        ("train_loss", smooth),
-        ("test_loss", [m.get("test_loss") for m in metrics]),
-    ):
-        if any(values[i] is not None for i in at) and not (name == "test_loss" and "accuracy" in curve):
-            curve[name] = [_short(values[i]) for i in at]
-    kept = {key: _short(summary.get(key)) for key in _KEPT if key != "channel_uses" or summary[key]}
-    end = len(metrics) + 1 if lost else None
-    return Record(path.name, family_of(settings), settings.seed, settings.rounds, kept, curve, end)
+    values = np.array([[curve[t] for t in shared] for curve in curves], dtype=np.float64)
+    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(shared))
+    return np.array(shared, dtype=np.float64), values.mean(axis=0), deviation
 
 
-def _short(value: Any) -> Any:
-    """Four significant figures are as many as a test set of 10,000 gives, and more than a curve can show."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+def tail_mean(record: Record, key: str, part: float = 0.1) -> float | None:
+    """Return the mean of a curve over the last part of the rounds; None if the run diverged."""
+    values = [value for t, value in record.points(key).items() if t > (1 - part) * record.rounds]
+    return float(np.mean(values)) if values and record.diverged is None else None
 
 
 class Records:
@@ -255,9 +258,6 @@ class Records:
         for record in records:
             self.add(record)
 
-    def __len__(self) -> int:
-        return len(self._by_run)
-
     def __iter__(self) -> Iterator[Record]:
         return iter(sorted(self._by_run.values(), key=lambda record: record.name))
 
@@ -267,38 +267,26 @@ class Records:
         if key not in self._by_run or self._by_run[key].rounds <= record.rounds:
             self._by_run[key] = record
 
-    def find(self, settings: RunSettings) -> Record | None:
-        """Return the record of a run with these settings, cut to its length; None if there is none."""
+    def whole(self, settings: RunSettings) -> Record | None:
+        """Return the record that answers for these settings, not cut; None if there is none."""
         record = self._by_run.get((family_of(settings), settings.seed))
         if record is None or record.rounds < settings.rounds:
             return None
         lost = record.diverged is not None and record.diverged <= settings.rounds
-        if settings.rounds < record.rounds and not lost and settings.rounds not in record.curve["round"]:
-            return None  # that round was not evaluated
-        return record.until(settings.rounds)
+        evaluated = settings.rounds == record.rounds or settings.rounds in record.curve["round"]
+        return record if lost or evaluated else None
 
-    def whole(self, settings: RunSettings) -> Record | None:
-        """Return the record that answers for these settings, not cut."""
-        return None if self.find(settings) is None else self._by_run[family_of(settings), settings.seed]
+    def find(self, settings: RunSettings) -> Record | None:
+        """Return the record of a run with these settings, cut to its length; None if there is none."""
+        record = self.whole(settings)
+        return record and record.until(settings.rounds)
 
     def find_all(self, runs: Iterable[RunSettings]) -> list[Record]:
         """Return the records that are there, in order."""
         return [record for settings in runs if (record := self.find(settings)) is not None]
 
-    def add_folder(self, path: Path) -> None:
-        """Add all runs in the folders inside `path` that finished or diverged."""
-        if not path.is_dir():
-            return
-        for inside in sorted(path.iterdir()):
-            if (record := read_folder(inside)) is not None:
-                self.add(record)
-
     def add_file(self, path: Path) -> None:
-        """Add the records of a JSON file, if it is there.
-
-        Raises:
-            FolderError: the file is not one of ours.
-        """
+        """Add the records of a JSON file, if it is there; `FolderError` if it is not one of ours."""
         if not path.exists():
             return
         try:
@@ -308,11 +296,40 @@ class Records:
             raise FolderError(f"{path} does not hold the records of runs: {error}") from error
 
     def write(self, path: Path, only: Iterable[Record] | None = None) -> Path:
-        """Write the records, one per line, sorted by name; equal records give equal bytes.
-
-        Raises:
-            FolderError: the place cannot be written to.
-        """
+        """Write the records, one per line, sorted by name; equal records give equal bytes."""
         kept = sorted(self if only is None else only, key=lambda record: record.name)
         lines = [json.dumps(vars(record), separators=(",", ":")) for record in kept]
         return write_text(path, '{"runs":[\n' + ",\n".join(lines) + "\n]}\n")
+
+
+class Missing(Exception):
+    """A number that a table, figure or claim needs is not there yet."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is known when a part is rendered: records of runs, and what parts measured, by name."""
+
+    scale: Scale
+    records: Records
+    measured: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    def measurement(self, name: str) -> dict[str, Any]:
+        """Return what a part measured, or raise `Missing`."""
+        if name not in self.measured:
+            raise Missing
+        return self.measured[name]
+
+    def verdict(self, word: str) -> str:
+        """Return a verdict; a quick study uses other data, so its numbers are not compared."""
+        return "not compared" if self.scale.quick and word != "missing" else word
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file, and its folder if needed; `FolderError` if that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise FolderError(f"cannot write {path}: {why(error)}") from error
+    return path

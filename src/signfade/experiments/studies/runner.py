@@ -13,14 +13,60 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from signfade.experiments.folder import FolderError
+from signfade.experiments.config import deciding, resolve
+from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.planned_runs import PlannedRun
-from signfade.experiments.studies.document import Block, update_page, write_markdown, write_text
-from signfade.experiments.studies.records import Records, family_of, run_name
-from signfade.experiments.studies.study import Part, Results, Scale, Study, Want
+from signfade.experiments.studies.records import (
+    Record,
+    Records,
+    Results,
+    Scale,
+    Want,
+    family_of,
+    rounded,
+    run_name,
+    write_text,
+)
+from signfade.experiments.studies.study import Block, Part, Study, update_page, write_markdown
+from signfade.experiments.summary import WINDOW, summarise, trailing_mean
 from signfade.settings import RunSettings
 
-__all__ = ["Runner", "estimate_seconds", "plan", "wanted"]
+__all__ = ["Runner", "estimate_seconds", "plan", "read_folder", "read_folders", "wanted"]
+
+_KEPT = ["last_accuracy", "best_accuracy", "last_test_loss", "last_train_loss", "median_nmse"]
+_KEPT += ["median_nmse_theory", "median_cosine", "rounds_to_loss_1", "rounds_to_accuracy_09", "uplink_bits"]
+_KEPT += ["payload_bits", "channel_uses", "downlink_bits", "parameters", "seconds", "version"]
+
+
+def read_folder(path: Path) -> Record | None:
+    """Return the record of a run folder; None while the run has not finished or diverged."""
+    folder = RunFolder(path)
+    if not folder.config_path.exists():
+        return None
+    summary, failure = folder.read_summary(), folder.failure()
+    lost = summary is None and failure is not None and "diverged" in failure
+    if summary is None and not lost:
+        return None
+    settings, metrics = resolve(deciding(folder.config())), folder.read_metrics()
+    if summary is None:
+        summary = summarise(metrics, name="", seed=0, method="", parameters=0, devices=0)
+    summary |= {"channel_uses": metrics[-1].get("channel_uses") if metrics else None}
+    kept = {key: rounded(summary.get(key)) for key in _KEPT if key != "channel_uses" or summary[key]}
+    smooth = trailing_mean([m.get("train_loss") for m in metrics], min(WINDOW, max(1, len(metrics))))
+    at = [i for i, m in enumerate(metrics) if m.get("test_loss") is not None]  # evaluated
+    curve: dict[str, list[float | None]] = {"round": [metrics[i]["round"] for i in at]}
+    accuracy, loss = ([m.get(key) for m in metrics] for key in ("test_accuracy", "test_loss"))
+    for name, values in (("accuracy", accuracy), ("train_loss", smooth), ("test_loss", loss)):
+        if any(values[i] is not None for i in at) and not (name == "test_loss" and "accuracy" in curve):
+            curve[name] = [rounded(values[i]) for i in at]
+    end = len(metrics) + 1 if lost else None
+    return Record(path.name, family_of(settings), settings.seed, settings.rounds, kept, curve, end)
+
+
+def read_folders(path: Path) -> list[Record]:
+    """Return the records of all runs in the folders inside `path` that finished or diverged."""
+    folders = sorted(path.iterdir()) if path.is_dir() else []
+    return [record for folder in folders if (record := read_folder(folder)) is not None]
 
 
 def wanted(wants: Iterable[Want]) -> list[RunSettings]:
@@ -67,13 +113,7 @@ def estimate_seconds(runs: Iterable[RunSettings], records: Records) -> float:
 
 
 class Runner:
-    """Studies at one scale, in one folder.
-
-    Args:
-        folder: where everything is kept.
-        scale: full or quick.
-        docs: a folder with `results/runs.json` whose records count as well, None for none.
-    """
+    """Studies at one scale, in one folder; records in `docs`/results/runs.json count as well."""
 
     def __init__(self, folder: Path, scale: Scale, docs: Path | None = None) -> None:
         self.folder, self.scale, self.docs = folder, scale, docs
@@ -84,7 +124,8 @@ class Runner:
 
     def refresh(self) -> None:
         """Add the records of runs that have finished since."""
-        self.records.add_folder(self.folder / "runs")
+        for record in read_folders(self.folder / "runs"):
+            self.records.add(record)
 
     def missing(self, parts: Sequence[Part]) -> list[PlannedRun]:
         """Return the runs that the parts still need, in order. More may follow once these are there."""

@@ -1,201 +1,138 @@
-"""What a study is: the runs it wants, what it measures itself, and how its tables, figures and text look."""
+"""What a study is: parts with runs, measurements, tables, figures and text, and its page in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from signfade.experiments.studies.document import Block
-from signfade.experiments.studies.records import Records
-from signfade.settings import RunSettings
+from matplotlib.figure import Figure
 
-__all__ = ["FULL", "QUICK", "Measure", "Part", "Results", "Scale", "Study", "Tier", "Want"]
+from signfade.experiments.folder import FolderError, why
+from signfade.experiments.studies.records import Missing, Records, Results, Scale, Want, write_text
+from signfade.experiments.style import save_figure
+
+__all__ = ["MISSING", "Block", "Measure", "Part", "Picture", "Study", "Table", "Text", "picture_or_missing"]
+__all__ += ["update_page", "write_markdown"]
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How large a study is: as published in the docs (full) or small enough to take minutes (quick).
+class Text:
+    """A paragraph of Markdown."""
 
-    Attributes:
-        name: full or quick.
-        data: the images to learn; the paper's are MNIST.
-        rounds: of the paper's tables; no training run of images is longer.
-        seeds: per cell of the paper's tables.
-        best_seeds: of the best cell of each column.
-        figure_seeds: of everything else.
-        figure_rounds: of the paper's figures that are not taken from its tables.
-        every: rounds between two evaluations.
-        regression_rounds: of the regression.
-        regression_seeds: of the regression.
-        bandwidth_hz: the calibrated link budget of the paper's cell.
-        draws: coordinates of a simulated error.
+    words: str
+
+
+MISSING = Text("Missing.")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headers; the first column names the row, `note` explains below it.
+
+    A table with a `name` replaces that between `<!-- name -->` and `<!-- end -->` in a page of the docs.
     """
 
-    name: Literal["full", "quick"] = "full"
-    data: Literal["mnist", "digits"] = "mnist"
-    rounds: int = 1000
-    seeds: int = 2
-    best_seeds: int = 5
-    figure_seeds: int = 3
-    figure_rounds: int = 300
-    every: int = 20
-    regression_rounds: int = 300
-    regression_seeds: int = 5
-    bandwidth_hz: float = 1e6
-    draws: int = 200_000
-
-    def changed(self, seeds: int | None, rounds: int | None) -> Scale:
-        """Return this scale with the given number of seeds for everything, and at most the given rounds.
-
-        Raises:
-            ValueError: a number that is not positive.
-        """
-        scale = self
-        for name, value in (("seeds", seeds), ("rounds", rounds)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more; got {value}")
-        if seeds is not None:
-            scale = replace(scale, seeds=seeds, best_seeds=seeds, figure_seeds=seeds, regression_seeds=seeds)
-        if rounds is not None:
-            scale = replace(
-                scale,
-                rounds=rounds,
-                figure_rounds=min(rounds, scale.figure_rounds),
-                regression_rounds=min(rounds, scale.regression_rounds),
-            )
-        return scale
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    name: str = ""
 
     @property
-    def quick(self) -> bool:
-        """Whether numbers are of other data or fewer rounds than the docs'."""
-        return self.name == "quick"
+    def lines(self) -> list[str]:
+        """The table in Markdown, without the note."""
 
-    @property
-    def words(self) -> str:
-        """What is smaller than the paper's, for a line on every figure; empty at full size."""
-        if not self.quick:
-            return ""
-        return (
-            f"quick: {self.data} in place of MNIST, {self.rounds} rounds, "
-            f"{self.seeds} seed{'s' * (self.seeds > 1)}; not to be compared with the paper"
-        )
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-
-FULL = Scale()
-QUICK = Scale(
-    name="quick",
-    data="digits",
-    rounds=100,
-    seeds=1,
-    best_seeds=2,
-    figure_seeds=1,
-    figure_rounds=60,
-    every=10,
-    regression_rounds=150,
-    regression_seeds=2,
-    draws=20_000,
-)
-
-
-class Tier(IntEnum):
-    """Which runs come first."""
-
-    CALIBRATION = 0
-    GRID = 1
-    FIGURE = 2
-    BEST = 3
-    EXTRA = 4
+        return [line(self.headers), "|" + "---|" * len(self.headers), *map(line, self.rows)]
 
 
 @dataclass(frozen=True)
-class Want:
-    """A run that is needed, and how urgently: lower tiers first, then lower seeds, the paper's first."""
+class Picture:
+    """A figure, saved as `name`.png and .svg; `about` says what it shows to those who cannot see it."""
 
-    settings: RunSettings
-    tier: Tier = Tier.GRID
-    ours: bool = False
-    order: int = 0
-
-    @property
-    def rank(self) -> tuple[int, int, bool, int]:
-        """Key to sort by."""
-        return (self.tier, self.settings.seed, self.ours, self.order)
+    figure: Figure
+    name: str
+    about: str
 
 
-@dataclass(frozen=True)
-class Results:
-    """What is known when a part is rendered.
-
-    Attributes:
-        scale: full or quick.
-        records: runs that finished or diverged.
-        measured: what parts measured themselves, by name.
-    """
-
-    scale: Scale
-    records: Records
-    measured: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-
-    def verdict(self, word: str) -> str:
-        """Return a verdict; a quick study uses other data, so its numbers are not compared."""
-        return "not compared" if self.scale.quick and word != "missing" else word
-
-
+Block = Text | Table | Picture
 Measure = Callable[[Scale, Callable[[str], None]], dict[str, Any]]
 
 
-def _no_wants(scale: Scale, records: Records) -> list[Want]:
-    return []
+def picture_or_missing(figure: Figure, name: str, about: str) -> Block:
+    """Return a figure as a block, or a sentence that says it is missing if nothing is drawn on it yet."""
+    drawn = any(ax.get_legend_handles_labels()[0] for ax in figure.axes)
+    return Picture(figure, name, about) if drawn else Text(f"{about}: missing.")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table or figure of a study, with its text.
+    """A table or figure of a study, with its text."""
 
-    Attributes:
-        name: on the command line.
-        title: on the page.
-        place: in the paper; "ours" where the paper has nothing like it.
-        render: the blocks of its section, from what is finished; what is missing is shown as missing.
-        wants: the runs it needs. May depend on what is finished: the best cell is known only then.
-        measure: numbers it works out itself, as JSON can hold them; its second argument reports progress.
-        depends: the fields of the scale that decide what is measured.
-        cost: seconds that measuring takes on one core at full size.
-    """
-
-    name: str
+    name: str  # on the command line
     title: str
-    place: str
-    render: Callable[[Results], list[Block]]
-    wants: Callable[[Scale, Records], list[Want]] = _no_wants
-    measure: Measure | None = None
-    depends: tuple[str, ...] = ()
-    cost: float = 0.0
+    place: str  # in the paper; "ours" where the paper has nothing like it
+    blocks: Callable[[Results], list[Block]]  # of its section; raises Missing without its measurement
+    # The runs it needs; may depend on what is finished: the best cell is known only then.
+    wants: Callable[[Scale, Records], list[Want]] = lambda scale, records: []
+    measure: Measure | None = None  # numbers it works out itself; its second argument reports progress
+    depends: tuple[str, ...] = ()  # the fields of the scale that decide what is measured
+    cost: float = 0.0  # seconds that measuring takes on one core at full size
 
-
-def _no_opening(scale: Scale) -> list[str]:
-    return []
+    def render(self, results: Results) -> list[Block]:
+        """Return the blocks of its section, from what is finished; what is missing is shown as missing."""
+        try:
+            return self.blocks(results) or [MISSING]
+        except Missing:
+            return [MISSING]
 
 
 @dataclass(frozen=True)
 class Study:
-    """Parts that belong on one page.
+    """Parts that belong on one page."""
 
-    Attributes:
-        name: on the command line.
-        title: of the page.
-        page: name of the page that is written, without suffix.
-        parts: in the order of the page.
-        opening: paragraphs at the start of the page.
-        host: a page of the docs written by hand, in which finished named tables and figures are replaced;
-            empty if the whole page in the docs is written by the study.
-    """
-
-    name: str
+    name: str  # on the command line
     title: str
-    page: str
+    page: str  # name of the page that is written, without suffix
     parts: tuple[Part, ...]
-    opening: Callable[[Scale], list[str]] = _no_opening
-    host: str = ""
+    opening: Callable[[Scale], list[str]] = lambda scale: []  # paragraphs at the start of the page
+    host: str = ""  # a hand-written page of the docs in which finished tables and figures are replaced
+
+
+def write_markdown(title: str, opening: Iterable[str], sections: dict[str, list[Block]], path: Path) -> Path:
+    """Write a page to `path` and its figures, PNG and SVG, to the folder `results` beside it."""
+    lines = [f"# {title}", ""]
+    for words in opening:
+        lines += [words, ""]
+    for heading, blocks in sections.items():
+        lines += [f"## {heading}", ""]
+        for block in blocks:
+            if isinstance(block, Text):
+                lines += [block.words, ""]
+            elif isinstance(block, Table):
+                lines += [*block.lines, ""] + ([block.note, ""] if block.note else [])
+            else:
+                save_figure(block.figure, path.parent / "results" / block.name)
+                lines += [f"![{block.about}](results/{block.name}.png)", ""]
+    return write_text(path, "\n".join(lines).rstrip() + "\n")
+
+
+def update_page(path: Path, blocks: Iterable[Block]) -> list[Path]:
+    """Replace the named tables of a page written by hand and its figures (PNG); return the files written."""
+    try:
+        before = text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FolderError(f"cannot read {path}: {why(error)}") from error
+    written = []
+    for block in blocks:
+        if isinstance(block, Picture) and f"figures/{block.name}.png" in text:
+            written += save_figure(block.figure, path.parent / "figures" / block.name, ["png"])
+        elif isinstance(block, Table) and block.name:
+            start, found, rest = text.partition(f"<!-- {block.name} -->\n")
+            if found:
+                lines = "\n".join([*block.lines, "<!-- end -->"])
+                text = start + found + lines + rest.partition("<!-- end -->")[2]
+    return ([] if text == before else [write_text(path, text)]) + written

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from signfade.experiments.studies.document import Block, Table, Text
-from signfade.experiments.studies.drawing import curve_of
-from signfade.experiments.studies.paper.curves import at_bits, best_cells
-from signfade.experiments.studies.paper.grid import COLUMNS, Column, Pair, cell, pair_text
-from signfade.experiments.studies.paper.printed import Claim, majority_rounds, read_paper, words_of
-from signfade.experiments.studies.paper.regression import OPTIMUM, SIGNSGD, chosen, floors, part_below
-from signfade.experiments.studies.paper.setups import PAIRS
-from signfade.experiments.studies.paper.tables import rounds_to
-from signfade.experiments.studies.records import Record, accuracies, shared_seeds
-from signfade.experiments.studies.study import Part, Results
+from signfade.experiments.studies.paper.cells import (
+    COLUMNS,
+    OPTIMUM,
+    PAIRS,
+    SIGNSGD,
+    Column,
+    Pair,
+    at_bits,
+    best_cells,
+    cell,
+    chosen,
+    floors,
+    pair_text,
+    part_below,
+    rounds_to,
+)
+from signfade.experiments.studies.paper.printed import majority_rounds, read_paper, words_of
+from signfade.experiments.studies.records import Missing, Record, Results, accuracies, curve_of, shared_seeds
+from signfade.experiments.studies.study import Block, Part, Table, Text
 
 __all__ = ["CLAIMS", "Finding", "findings"]
 
@@ -26,21 +34,16 @@ Word = Literal["held", "in part", "not held", "missing"]
 PAIR: Pair = (1e-3, 0.9)  # of which the paper's sentences speak
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Our side of a claim: the verdict, and the numbers."""
 
     word: Word
     words: str
 
 
-class _Missing(Exception):
-    """A number that a claim needs is not there yet."""
-
-
 def _known(value: float | None) -> float:
     if value is None:
-        raise _Missing
+        raise Missing
     return value
 
 
@@ -80,16 +83,15 @@ def _best_gain(results: Results, head: str, quantity: str, late: bool = False) -
 
 def _pair_gain(results: Results, head: str, quantity: str, pair: Pair) -> float:
     """The gain at one pair, missing until both cells have all their seeds."""
-    columns = [_column(name, quantity) for name in (head, "signsgd")]
-    cells = [cell(results.scale, results.records, column, pair) for column in columns]
+    cells = [cell(results, _column(name, quantity), pair) for name in (head, "signsgd")]
     return _known(_gain(*cells) if min(map(len, cells)) >= results.scale.seeds else None)
 
 
 def _needed(results: Results, head: str, pair: Pair) -> float:
     """Rounds to 0.9 in a cell; infinite if most of its seeds never get there."""
-    values = rounds_to(cell(results.scale, results.records, _column(head), pair), "TA")
+    values = rounds_to(cell(results, _column(head), pair), "TA")
     if len(values) < results.scale.seeds:
-        raise _Missing
+        raise Missing
     reached = majority_rounds(values)
     return mean(reached) if reached else np.inf
 
@@ -102,20 +104,16 @@ def _both_ways(
     for start, pairs in ((f"at {pair_text(PAIR)}", [PAIR]), ("each at its fastest pair", PAIRS)):
         one, other = (min(_needed(results, head, pair) for pair in pairs) for head in heads)
         tests.append(test(one, other))
-        words = [
-            f"{name} {'never' if np.isinf(value) else f'{value:.0f}'}"
-            for name, value in zip(heads.values(), (one, other))
-        ]
-        ratio = f" (a factor of {one / other:.1f})" if factor and np.isfinite([one, other]).all() else ""
-        parts.append(f"{start}: {', '.join(words)}{ratio}")
+        rounds = ["never" if np.isinf(value) else f"{value:.0f}" for value in (one, other)]
+        words = ", ".join(f"{name} {value}" for name, value in zip(heads.values(), rounds))
+        ratio = f" (a factor of {one / other:.1f})" if factor and "never" not in rounds else ""
+        parts.append(f"{start}: {words}{ratio}")
     return Finding(_word(tests), f"rounds to 0.9 {'; '.join(parts)}")
 
 
 def _rounds(results: Results) -> Finding:
     heads = {"signsgd": "signSGD", "gaussian": "SBFL"}
-    return _both_ways(
-        results, heads, lambda theirs, ours: bool(np.isfinite(ours) and theirs >= 4 * ours), factor=True
-    )
+    return _both_ways(results, heads, lambda theirs, ours: 4 * ours <= theirs and ours < np.inf, factor=True)
 
 
 def _prior(results: Results) -> Finding:
@@ -137,16 +135,14 @@ def _downlink(results: Results) -> Finding:
     tests, parts = [], []
     for head in ("gaussian", "laplacian"):
         words = []
-        for late in (False, True):
-            full, compressed = (_best_gain(results, head, quantity, late) for quantity in ("Full", "DC"))
+        for many in (False, True):
+            full, compressed = (_best_gain(results, head, quantity, many) for quantity in ("Full", "DC"))
             tests.append(compressed > full)
             words.append(f"{_signed(full)} points with full downlink and {_signed(compressed)} with DC")
-        parts.append(
-            f"{head.capitalize()}: {words[0]} in the last round, {words[1]} over the last ten evaluations"
-        )
-    return Finding(
-        _word(tests), f"{'; '.join(parts)} (best cells; signSGD's are the same runs, its vote is one bit)"
-    )
+        last, late = f"{words[0]} in the last round", f"{words[1]} over the last ten evaluations"
+        parts.append(f"{head.capitalize()}: {last}, {late}")
+    end = "(best cells; signSGD's are the same runs, its vote is one bit)"
+    return Finding(_word(tests), f"{'; '.join(parts)} {end}")
 
 
 def _compressed(results: Results) -> Finding:
@@ -155,10 +151,8 @@ def _compressed(results: Results) -> Finding:
         gains = [_pair_gain(results, head, "DC", pair) for pair in PAIRS]
         wins = [gain > 0 for gain in gains]
         tests += wins
-        parts.append(
-            f"{head.capitalize()} ends above signSGD in {sum(wins)} of {len(wins)} "
-            f"pairs ({', '.join(map(_signed, gains))} points)"
-        )
+        won, by = f"{sum(wins)} of {len(wins)} pairs", ", ".join(map(_signed, gains))
+        parts.append(f"{head.capitalize()} ends above signSGD in {won} ({by} points)")
     order = ", ".join(map(pair_text, PAIRS))
     return Finding(_word(tests), f"{'; '.join(parts)}; in the order {order}")
 
@@ -169,15 +163,13 @@ def _quantisation(results: Results) -> Finding:
         both = shared_seeds(at_bits(results, prior, 4), at_bits(results, prior, None))
         coarse, exact = map(accuracies, both)
         if not coarse:
-            raise _Missing
+            raise Missing
         changes = [ours - theirs for ours, theirs in zip(coarse, exact)]
         change, spread = mean(changes), stdev(changes) if len(changes) > 1 else 0.0
         tests.append(abs(change) <= 0.01)
         parts.append(f"{prior.capitalize()} {_signed(change)} ± {100 * spread:.1f} points")
-    words = (
-        f"4 bits against float, seed by seed, after {results.scale.figure_rounds} rounds: {', '.join(parts)}"
-    )
-    return Finding(_word(tests), words)
+    start = f"4 bits against float, seed by seed, after {results.scale.figure_rounds} rounds"
+    return Finding(_word(tests), f"{start}: {', '.join(parts)}")
 
 
 def _variance(results: Results) -> Finding:
@@ -187,15 +179,14 @@ def _variance(results: Results) -> Finding:
         records = _best(results, head, "Full")
         curve = curve_of(records, "accuracy")
         if len(records) < 3 or curve is None:
-            raise _Missing
+            raise Missing
         last[head], all_rounds[head] = stdev(accuracies(records)), float(curve[2].mean())
     tests, parts = [], []
     for when, spreads in (("in the last round", last), ("mean over all rounds", all_rounds)):
         tests += [spreads[head] < spreads["signsgd"] for head in ("gaussian", "laplacian")]
         parts.append(f"{when}: {', '.join(f'{names[h]} {100 * v:.1f}' for h, v in spreads.items())}")
-    return Finding(
-        _word(tests), f"deviation of the accuracy over seeds in points, best cells, {'; '.join(parts)}"
-    )
+    start = "deviation of the accuracy over seeds in points, best cells"
+    return Finding(_word(tests), f"{start}, {'; '.join(parts)}")
 
 
 def _reductions(results: Results, kind: str) -> list[float]:
@@ -234,12 +225,13 @@ def _heterogeneous(results: Results) -> Finding:
 
 def _gradients(results: Results, kind: str) -> dict[tuple[int, int], dict[str, float]]:
     """What was measured of raw gradients on a kind of data, by (round, user)."""
-    data = results.measured.get("fig-priors", {}).get(kind)
-    if not data:
-        raise _Missing
-    return {
-        (int(t), int(u)): sample["raw"] for (t, u), sample in ((k.split(","), v) for k, v in data.items())
-    }
+    found = {}
+    for key, sample in results.measurement("fig-priors").get(kind, {}).items():
+        t, user = key.split(",")
+        found[int(t), int(user)] = sample["raw"]
+    if not found:
+        raise Missing
+    return found
 
 
 def _zero_mean(results: Results) -> Finding:
@@ -290,21 +282,16 @@ def findings(results: Results) -> dict[str, Finding]:
     for name in read_paper().claims:
         try:
             found[name] = _FIND[name](results)
-        except _Missing:
+        except Missing:
             found[name] = Finding("missing", "not finished")
     return found
 
 
-def _text(claim: Claim) -> str:
-    return claim.text if claim.contradiction is None else f"{claim.text} (but {claim.contradiction})"
-
-
 def _render(results: Results) -> list[Block]:
-    found = findings(results)
-    rows = [
-        [_text(claim), claim.place, found[name].words, results.verdict(found[name].word)]
-        for name, claim in read_paper().claims.items()
-    ]
+    rows = []
+    for claim, found in zip(read_paper().claims.values(), findings(results).values()):
+        text = claim.text if claim.contradiction is None else f"{claim.text} (but {claim.contradiction})"
+        rows.append([text, claim.place, found.words, results.verdict(found.word)])
     return [Text(words_of("claims")), Table(["the paper says", "where", "we find", "verdict"], rows)]
 
 

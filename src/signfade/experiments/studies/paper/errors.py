@@ -11,23 +11,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from signfade import server, theory
 from signfade.device import sign
 from signfade.experiments.panels import draw_line, scale_vertical
-from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.printed import words_of
-from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.experiments.style import INK, MUTED, LineStyle, figure_style, named_styles
+from signfade.experiments.studies.records import Results, Scale, rounded
+from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
+from signfade.experiments.style import INK, MUTED, LineStyle, named_styles
 from signfade.server.joint import bfl, fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
 from signfade.uplink import transmit
 
 __all__ = ["FIG_MSE"]
 
-SNRS_DB = tuple(range(-20, 31, 5))
-DEVICES, CORRELATION = 20, 0.3
+_SNRS_DB = tuple(range(-20, 31, 5))
+_DEVICES, _CORRELATION = 20, 0.3
 _KAPPA = math.sqrt(2 / math.pi)
 _SINGLE: dict[str, tuple[theory.Rule, theory.Form]] = {
     "SBFL": ("sbfl", "corrected"),
@@ -48,17 +49,17 @@ _EP_DRAWS = 4000  # expectation propagation takes a tenth of a second for these
 
 def _measure(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     say("fig-mse: simulating the error of every aggregator")
-    single: dict[str, list[float]] = {name: [] for name in _SINGLE}
-    summed: dict[str, list[float]] = {}
-    for index, decibel in enumerate(SNRS_DB):
-        for name, error in _errors_single(10 ** (decibel / 10), scale.draws, index).items():
-            single[name].append(error)
-        for name, error in _errors_of_sum(10 ** (decibel / 10), scale.draws // 4, index).items():
-            summed.setdefault(name, []).append(error)
-    rounded = [
-        {name: [float(f"{v:.5g}") for v in row] for name, row in part.items()} for part in (single, summed)
-    ]
-    return {"snr_db": list(SNRS_DB), "draws": scale.draws, "single": rounded[0], "sum": rounded[1]}
+    found: dict[str, dict[str, list[float]]] = {"single": {}, "sum": {}}
+    for index, decibel in enumerate(_SNRS_DB):
+        snr = 10 ** (decibel / 10)
+        single, together = (
+            _errors_single(snr, scale.draws, index),
+            _errors_of_sum(snr, scale.draws // 4, index),
+        )
+        for part, errors in (("single", single), ("sum", together)):
+            for name, error in errors.items():
+                found[part].setdefault(name, []).append(rounded(error, 5))
+    return {"snr_db": list(_SNRS_DB), "draws": scale.draws, **found}
 
 
 def _received(g: Tensor, snr: float, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,22 +85,20 @@ def _errors_single(snr: float, draws: int, seed: int) -> dict[str, float]:
 
 
 def _correlation() -> Tensor:
-    return torch.full((DEVICES, DEVICES), CORRELATION).fill_diagonal_(1.0).double()
+    return torch.full((_DEVICES, _DEVICES), _CORRELATION).fill_diagonal_(1.0).double()
 
 
 def _errors_of_sum(snr: float, draws: int, seed: int) -> dict[str, float]:
     """Normalised error of the sum over devices that are correlated; of a vote, that of its best multiple."""
     generator = torch.Generator().manual_seed(1000 + seed)
     shared = torch.randn(1, draws, generator=generator)
-    own = torch.randn(DEVICES, draws, generator=generator)
-    g = math.sqrt(CORRELATION) * shared + math.sqrt(1 - CORRELATION) * own
+    own = torch.randn(_DEVICES, draws, generator=generator)
+    g = math.sqrt(_CORRELATION) * shared + math.sqrt(1 - _CORRELATION) * own
     y, h, sigma2 = _received(g, snr, generator)
-    mean, scale, r = torch.zeros(DEVICES), torch.full((DEVICES,), _KAPPA), _correlation()
+    mean, scale, r = torch.zeros(_DEVICES), torch.full((_DEVICES,), _KAPPA), _correlation()
     truth = g.sum(dim=0).double()
     vote = server.majority_vote(y, h, tie="plus").double()
-    found = {
-        "signSGD, best scale": 1 - float((vote @ truth) ** 2 / (vote.square().sum() * truth.square().sum()))
-    }
+    explained = float((vote @ truth) ** 2 / (vote.square().sum() * truth.square().sum()))
     few = slice(0, min(draws, _EP_DRAWS))
     estimates = {
         "SBFL": (server.sbfl(y, h, sigma2, mean, scale), truth),
@@ -107,23 +106,26 @@ def _errors_of_sum(snr: float, draws: int, seed: int) -> dict[str, float]:
         "joint soft (best)": (joint_sbfl(y, h, sigma2, mean, scale, r), truth),
         "EP": (bfl(y[:, few], h, sigma2, mean, r, method="ep"), truth[few]),
     }
-    for name, (estimate, target) in estimates.items():
-        found[name] = float((estimate - target).square().sum() / target.square().sum())
-    return found
+    return {"signSGD, best scale": 1 - explained} | {
+        name: float((estimate - target).square().sum() / target.square().sum())
+        for name, (estimate, target) in estimates.items()
+    }
 
 
 def _theory_of_sum(snr_db: np.ndarray) -> dict[str, np.ndarray]:
-    std, r = np.ones(DEVICES), _correlation()
-    rows: dict[str, list[float]] = {name: [] for name in ("signSGD, best scale", "SBFL", "joint linear")}
-    rows["joint soft (best)"] = []
+    std, r = np.ones(_DEVICES), _correlation()
+    h, scale = torch.ones(_DEVICES), torch.full((_DEVICES,), _KAPPA)
+    rows: dict[str, list[float]] = {}
     for snr in 10 ** (snr_db / 10):
-        gamma = np.full(DEVICES, snr)
-        h, sigma2 = torch.ones(DEVICES), torch.full((DEVICES,), 1 / snr)
-        scale = torch.full((DEVICES,), _KAPPA)
-        rows["signSGD, best scale"].append(theory.vote_moments(gamma, std, r, tie="plus").best_scaled_nmse())
-        rows["SBFL"].append(theory.joint_moments("sbfl", gamma, std, r).nmse())
-        rows["joint linear"].append(1 - fit_joint_blmmse(h, sigma2, scale, r).gain)
-        rows["joint soft (best)"].append(1 - fit_joint_sbfl(h, sigma2, scale, r).gain)
+        gamma, sigma2 = np.full(_DEVICES, snr), torch.full((_DEVICES,), 1 / snr)
+        errors = {
+            "signSGD, best scale": theory.vote_moments(gamma, std, r, tie="plus").best_scaled_nmse(),
+            "SBFL": theory.joint_moments("sbfl", gamma, std, r).nmse(),
+            "joint linear": 1 - fit_joint_blmmse(h, sigma2, scale, r).gain,
+            "joint soft (best)": 1 - fit_joint_sbfl(h, sigma2, scale, r).gain,
+        }
+        for name, error in errors.items():
+            rows.setdefault(name, []).append(error)
     return {name: np.array(row) for name, row in rows.items()}
 
 
@@ -132,33 +134,33 @@ def _styles(names: Iterable[str]) -> list[LineStyle]:
     return named_styles([_METHODS.get(name, name) for name in names])
 
 
+def _draw_theory(ax: Axes, x: np.ndarray, y: Any, style: LineStyle, name: str) -> None:
+    draw_line(ax, x, np.asarray(y), LineStyle(style.color, (), ""), "_line", 1.4)
+    ax.plot([], [], style.marker, color=style.color, linestyle="-", label=name)
+
+
 def _render(results: Results) -> list[Block]:
-    data = results.measured.get("fig-mse")
-    if data is None:
-        return [Text("Missing.")]
-    grid = np.linspace(SNRS_DB[0], SNRS_DB[-1], 101)
-    with figure_style():
-        figure = new_figure((9.6, 4.8), results.scale)
-        left, right = figure.subplots(1, 2)
+    data = results.measurement("fig-mse")
+    grid = np.linspace(_SNRS_DB[0], _SNRS_DB[-1], 101)
+    with new_figure((9.6, 4.8), results.scale, 1, 2) as (figure, (left, right)):
         for style, (name, (rule, form)) in zip(_styles(_SINGLE), _SINGLE.items()):
-            _theory(left, grid, theory.mse(rule, 10 ** (grid / 10), form=form), style, name)
-            dots = data["single"][name]
+            _draw_theory(left, grid, theory.mse(rule, 10 ** (grid / 10), form=form), style, name)
             above = 3 if name == "SBFL" else 2  # the least error is not to be covered
-            left.plot(data["snr_db"], dots, style.marker, color=style.color, label="_dots", zorder=above)
+            look: Any = {"color": style.color, "label": "_dots", "zorder": above}
+            left.plot(data["snr_db"], data["single"][name], style.marker, **look)
         for (name, which), dashes in zip(_PRINTED.items(), ((3, 1.5), (1, 1), (6, 1.5, 1, 1.5))):
             printed = theory.printed_mse(which, 10 ** (grid / 10))
             draw_line(left, grid, printed, LineStyle(MUTED, dashes, ""), name, 1.3)
-        left.set(
-            title="One device", xlabel="SNR (dB)", ylabel="mean squared error / variance", ylim=(0.3, 1.6)
-        )
+        left.set(title="One device", xlabel="SNR (dB)", ylim=(0.3, 1.6))
+        left.set_ylabel("mean squared error / variance")
         predicted = _theory_of_sum(grid)
         for style, (name, dots) in zip(_styles(data["sum"]), data["sum"].items()):
             if name in predicted:
-                _theory(right, grid, predicted[name], style, name)
+                _draw_theory(right, grid, predicted[name], style, name)
             label = "_dots" if name in predicted else f"{name} (simulated only)"
             right.plot(data["snr_db"], dots, style.marker, color=style.color, label=label)
         scale_vertical(right, np.array([v for row in data["sum"].values() for v in row]), span=8)
-        right.set(title=f"Sum of {DEVICES} devices, correlation {CORRELATION:g}", xlabel="SNR (dB)")
+        right.set(title=f"Sum of {_DEVICES} devices, correlation {_CORRELATION:g}", xlabel="SNR (dB)")
         right.set_ylabel("squared error / energy of the sum")
         for ax in (left, right):
             ax.grid(visible=False, axis="x")
@@ -168,32 +170,21 @@ def _render(results: Results) -> list[Block]:
     return [Text(words_of("fig-mse")), Picture(figure, "fig-mse", about), _table(data)]
 
 
-def _theory(ax: Any, x: np.ndarray, y: Any, style: LineStyle, name: str) -> None:
-    draw_line(ax, x, np.asarray(y), LineStyle(style.color, (), ""), "_line", 1.4)
-    ax.plot([], [], style.marker, color=style.color, linestyle="-", label=name)
-
-
 def _table(data: dict[str, Any]) -> Table:
-    snrs = np.array(data["snr_db"], dtype=float)
-    rows = []
+    snrs, shown, rows = np.array(data["snr_db"], dtype=float), (-10, 0, 10), []
+
+    def add(name: str, simulated: list[float], predicted: np.ndarray) -> None:
+        at = [data["snr_db"].index(snr) for snr in shown]
+        gap = np.abs(np.array(simulated) / predicted - 1).max()
+        rows.append([name, *(f"{simulated[i]:.3f} / {predicted[i]:.3f}" for i in at), f"{100 * gap:.1f} %"])
+
     for name, (rule, form) in _SINGLE.items():
-        simulated = np.array(data["single"][name])
         predicted = np.asarray(theory.mse(rule, 10 ** (snrs / 10), form=form))
-        rows.append([f"{name}, one device", *_pair(snrs, simulated, predicted)])
+        add(f"{name}, one device", data["single"][name], predicted)
     for name, row in _theory_of_sum(snrs).items():
-        rows.append([f"{name}, {DEVICES} devices", *_pair(snrs, np.array(data["sum"][name]), row)])
-    heads = ["rule", *(f"{snr} dB" for snr in (-10, 0, 10)), "largest difference"]
-    note = words_of("fig-mse", "note", coordinates=data["draws"], ep=_EP_DRAWS)
-    return Table([head.replace("-", "−") for head in heads], rows, note)
-
-
-def _pair(snrs: np.ndarray, simulated: np.ndarray, predicted: np.ndarray) -> list[str]:
-    cells = []
-    for snr in (-10, 0, 10):
-        at = int(np.flatnonzero(snrs == snr)[0])
-        cells.append(f"{simulated[at]:.3f} / {predicted[at]:.3f}")
-    gap = np.abs(simulated / predicted - 1).max()
-    return [*cells, f"{100 * gap:.1f} %"]
+        add(f"{name}, {_DEVICES} devices", data["sum"][name], row)
+    heads = ["rule", *(f"{snr} dB".replace("-", "−") for snr in shown), "largest difference"]
+    return Table(heads, rows, words_of("fig-mse", "note", coordinates=data["draws"], ep=_EP_DRAWS))
 
 
 FIG_MSE = Part(

@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from signfade.data import Split, load, plot_split, split
 from signfade.data.plot import count_classes
 from signfade.device import rotate
 from signfade.experiments.figures import cell_map
-from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import log_axis, new_figure, note_scale
+from signfade.experiments.studies.paper.cells import regression, training
 from signfade.experiments.studies.paper.printed import words_of
-from signfade.experiments.studies.paper.setups import regression, training
-from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.experiments.style import INK, figure_style, line_style
+from signfade.experiments.studies.records import Results, Scale, rounded
+from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
+from signfade.experiments.style import INK, line_style
 from signfade.keys import stream_key
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
@@ -42,21 +41,18 @@ def ks_distances(values: Array) -> tuple[float, float]:
 
     Both are fitted by maximum likelihood about the sample's mean: deviation, and mean absolute deviation.
 
-    Example:
-        >>> gaussian, laplacian = ks_distances(np.random.default_rng(0).standard_normal(10_000))
-        >>> gaussian < 0.01 < 0.04 < laplacian
-        True
+    >>> gaussian, laplacian = ks_distances(np.random.default_rng(0).standard_normal(10_000))
+    >>> gaussian < 0.01 < 0.04 < laplacian
+    True
     """
-    x = np.sort(values - values.mean())
-    below = np.arange(len(x) + 1) / len(x)
-    std, scale = x.std(), np.abs(x).mean()
-    if not scale > 0:
+    from scipy import stats  # takes half a second to load
+
+    x = values - values.mean()
+    if not x.any():
         raise ValueError("values must not all be the same")
-    found = []
-    tail = 0.5 * np.exp(-np.abs(x) / scale)
-    for cdf in (ndtr(x / std), np.where(x < 0, tail, 1 - tail)):
-        found.append(float(max(np.abs(cdf - below[:-1]).max(), np.abs(below[1:] - cdf).max())))
-    return found[0], found[1]
+    fits = stats.norm(scale=x.std()), stats.laplace(scale=np.abs(x).mean())
+    gaussian, laplacian = (stats.kstest(x, fit.cdf, method="asymp").statistic for fit in fits)
+    return float(gaussian), float(laplacian)
 
 
 def _edges(bins: int) -> Array:
@@ -66,31 +62,30 @@ def _edges(bins: int) -> Array:
 
 def _histogram(values: Array) -> dict[str, Any]:
     """A histogram in units of the deviation, and how well the priors fit."""
-    std = float(values.std())
+    std, centred = float(values.std()), values - values.mean()
     gaussian, laplacian = ks_distances(values)
     edges = _edges(20 if len(values) < 2000 else 60)
-    count, _ = np.histogram((values - values.mean()) / std, edges)
+    count, _ = np.histogram(centred / std, edges)
     density = count / len(values) / np.diff(edges)
     return {
         "size": len(values),
-        "mean": float(f"{values.mean():.4g}"),
-        "std": float(f"{std:.5g}"),
-        "mean_abs": float(f"{np.abs(values - values.mean()).mean() / std:.5g}"),
-        "gaussian": float(f"{gaussian:.4g}"),
-        "laplacian": float(f"{laplacian:.4g}"),
-        "density": [float(f"{value:.4g}") for value in density],
+        "mean": rounded(float(values.mean())),
+        "std": rounded(std, 5),
+        "mean_abs": rounded(float(np.abs(centred).mean() / std), 5),
+        "gaussian": rounded(gaussian),
+        "laplacian": rounded(laplacian),
+        "density": [rounded(value) for value in density.tolist()],
     }
 
 
 def _along(settings: RunSettings, rounds: tuple[int, ...], say: Callable[[str], None]) -> dict[str, Any]:
     """Train, and measure some users' gradients at the start of some rounds, as they are and rotated."""
     experiment = Experiment(settings)
-    users = np.array(USERS)
     found: dict[str, Any] = {}
     while experiment.round < max(rounds):
         if experiment.round + 1 in rounds:
             say(f"fig-priors: {settings.data.name}, round {experiment.round + 1} of {max(rounds)}")
-            local = experiment.task.local_gradients(experiment.weights, users, experiment.round)
+            local = experiment.task.local_gradients(experiment.weights, np.array(USERS), experiment.round)
             rotated = rotate(local.gradients, stream_key(settings.seed, "rotation", experiment.round))
             for row, user in enumerate(USERS):
                 found[f"{experiment.round + 1},{user}"] = {
@@ -102,58 +97,43 @@ def _along(settings: RunSettings, rounds: tuple[int, ...], say: Callable[[str], 
 
 
 def _measure(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
-    kinds = {
-        "regression": (regression(scale, "gaussian", heterogeneous=True), _ROUNDS["regression"]),
-        scale.data: (training(scale, "gaussian", (1e-2, 0.0)), _ROUNDS[scale.name]),
-    }
-    return {name: _along(settings, rounds, say) for name, (settings, rounds) in kinds.items()}
+    numbers, images = (
+        regression(scale, "gaussian", heterogeneous=True),
+        training(scale, "gaussian", (1e-2, 0.0)),
+    )
+    found = {"regression": _along(numbers, _ROUNDS["regression"], say)}
+    return found | {scale.data: _along(images, _ROUNDS[scale.name], say)}
 
 
 def _panel(ax: Axes, samples: dict[str, dict[str, Any]], title: str) -> None:
     """Histograms of some gradients, each in units of its own deviation, and the two priors fitted to one."""
     for index, (label, sample) in enumerate(samples.items()):
         density = np.array(sample["density"])
-        shown = density > 0
-        edges = _edges(len(density))
+        shown, edges, style = density > 0, _edges(len(density)), line_style(index)
         middle = (edges[1:] + edges[:-1]) / 2
-        ax.plot(
-            middle[shown],
-            density[shown],
-            color=line_style(index).color,
-            marker=line_style(index).marker,
-            markersize=2.5,
-            linewidth=1.0,
-            label=label,
-        )
+        look: Any = {"color": style.color, "marker": style.marker, "markersize": 2.5, "linewidth": 1.0}
+        ax.plot(middle[shown], density[shown], label=label, **look)
     x = np.linspace(-5, 5, 401)
-    ax.plot(x, np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), color=INK, linewidth=1.1, label="Gaussian")
     scale = float(np.mean([sample["mean_abs"] for sample in samples.values()]))
-    ax.plot(
-        x,
-        np.exp(-np.abs(x) / scale) / (2 * scale),
-        color=INK,
-        dashes=(3, 1.5),
-        linewidth=1.1,
-        label="Laplacian",
-    )
+    gaussian, laplacian = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), np.exp(-np.abs(x) / scale) / (2 * scale)
+    ax.plot(x, gaussian, color=INK, linewidth=1.1, label="Gaussian")
+    ax.plot(x, laplacian, color=INK, dashes=(3, 1.5), linewidth=1.1, label="Laplacian")
     least = min(value for sample in samples.values() for value in sample["density"] if value > 0)
     ax.set(title=title, yscale="log", ylim=(least / 3, 20), xlim=(-5, 5))
     log_axis(ax.yaxis)
     ax.grid(visible=False, axis="x")
 
 
-def _figure(results: Results, data: dict[str, Any], kind: str) -> Picture:
-    with figure_style():
-        figure = new_figure((8.4, 6.0), results.scale)
-        panels = figure.subplots(2, 2, sharex=True, sharey=True)
-        rounds, users = _axes(data[kind])
-        for row, how in enumerate(("raw", "rotated")):
-            name = "as they are" if how == "raw" else "rotated"
-            over_rounds = {f"round {t}": data[kind][f"{t},{users[0]}"][how] for t in rounds}
-            over_users = {f"user {u}": data[kind][f"{rounds[-1]},{u}"][how] for u in users}
-            _panel(panels[row, 0], over_rounds, f"User {users[0]}, {name}")
-            _panel(panels[row, 1], over_users, f"Round {rounds[-1]}, {name}")
-            panels[row, 0].set_ylabel("density")
+def _figure(results: Results, samples: dict[str, Any], kind: str) -> Picture:
+    pairs = [tuple(map(int, key.split(","))) for key in samples]
+    rounds, users = (sorted(set(numbers)) for numbers in zip(*pairs))
+    with new_figure((8.4, 6.0), results.scale, 2, 2, sharex=True, sharey=True) as (figure, panels):
+        for (left, right), (how, name) in zip(panels, (("raw", "as they are"), ("rotated", "rotated"))):
+            over_rounds = {f"round {t}": samples[f"{t},{users[0]}"][how] for t in rounds}
+            over_users = {f"user {u}": samples[f"{rounds[-1]},{u}"][how] for u in users}
+            _panel(left, over_rounds, f"User {users[0]}, {name}")
+            _panel(right, over_users, f"Round {rounds[-1]}, {name}")
+            left.set_ylabel("density")
         for ax in panels[1]:
             ax.set_xlabel("(element of the gradient − mean) / deviation")
         for ax in panels[0]:
@@ -162,43 +142,32 @@ def _figure(results: Results, data: dict[str, Any], kind: str) -> Picture:
     return Picture(figure, f"fig-priors-{kind}", about)
 
 
-def _axes(samples: dict[str, Any]) -> tuple[list[int], list[int]]:
-    pairs = [tuple(map(int, key.split(","))) for key in samples]
-    return sorted({pair[0] for pair in pairs}), sorted({pair[1] for pair in pairs})
+def _row(kind: str, key: str, raw: dict[str, float], rotated: dict[str, float]) -> list[str]:
+    t, user = key.split(",")
+    centre = f"{raw['mean'] / raw['std']:+.3f}".replace("-", "−")
+    fits = [
+        f"{raw['gaussian']:.3f}",
+        f"{raw['laplacian']:.3f}",
+        f"{raw['mean_abs'] / np.sqrt(2 / np.pi):.2f}",
+    ]
+    then = [f"{rotated['gaussian']:.4f}", f"{0.6 / np.sqrt(rotated['size']):.4f}"]
+    return [f"{kind}, round {t}, user {user}", f"{raw['std']:.3g}", centre, *fits, *then]
 
 
-def _render(results: Results) -> list[Block]:
-    data = results.measured.get("fig-priors")
-    if data is None:
-        return [Text("Missing.")]
-    rows = []
-    for kind, samples in data.items():
-        for key, sample in samples.items():
-            t, user = key.split(",")
-            raw, rotated = sample["raw"], sample["rotated"]
-            rows.append(
-                [
-                    f"{kind}, round {t}, user {user}",
-                    f"{raw['std']:.3g}",
-                    f"{raw['mean'] / raw['std']:+.3f}".replace("-", "−"),
-                    f"{raw['gaussian']:.3f}",
-                    f"{raw['laplacian']:.3f}",
-                    f"{raw['mean_abs'] / np.sqrt(2 / np.pi):.2f}",
-                    f"{rotated['gaussian']:.4f}",
-                    f"{0.6 / np.sqrt(rotated['size']):.4f}",
-                ]
-            )
+def _priors(results: Results) -> list[Block]:
+    data = results.measurement("fig-priors")
+    rows = [_row(kind, key, **sample) for kind, samples in data.items() for key, sample in samples.items()]
     heads = ["gradient", "deviation", "mean / deviation", "D, Gaussian", "D, Laplacian"]
     heads += ["amplitude, Laplacian / Gaussian", "rotated: D, Gaussian", "of a Gaussian sample"]
-    table = Table(heads, rows, words_of("fig-priors", "note"))
-    return [Text(words_of("fig-priors")), *(_figure(results, data, kind) for kind in data), table]
+    pictures = [_figure(results, samples, kind) for kind, samples in data.items()]
+    return [Text(words_of("fig-priors")), *pictures, Table(heads, rows, words_of("fig-priors", "note"))]
 
 
 FIG_PRIORS = Part(
     "fig-priors",
     "Priors of local gradients",
     "Fig. 3",
-    _render,
+    _priors,
     measure=_measure,
     depends=("name", "data", "bandwidth_hz"),
     cost=120.0,
@@ -222,10 +191,8 @@ def _measure_setup(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def _render_setup(results: Results) -> list[Block]:
-    data = results.measured.get("fig-setup")
-    if data is None:
-        return [Text("Missing.")]
+def _setup(results: Results) -> list[Block]:
+    data = results.measurement("fig-setup")
     places = cell_map(data["positions_km"], data["snr_db"], 1.0)
     places.axes[0].set(xticks=(-1, -0.5, 0, 0.5, 1), yticks=(-1, -0.5, 0, 0.5, 1))
     # The same picture as `signfade data split` draws, from nothing but the counts.
@@ -237,8 +204,7 @@ def _render_setup(results: Results) -> list[Block]:
     for figure in (places, holdings):
         note_scale(figure, results.scale)
     snr = np.array(data["snr_db"])
-    spread = {"low": snr.min(), "high": snr.max(), "middle": np.median(snr)}
-    words = words_of("fig-setup", devices=devices, **spread)
+    words = words_of("fig-setup", devices=devices, low=snr.min(), high=snr.max(), middle=np.median(snr))
     return [
         Text(words.replace(" -", " −")),
         Picture(places, "fig-setup-cell", "Map of the cell: users by place, their mean SNR as a colour"),
@@ -250,7 +216,7 @@ FIG_SETUP = Part(
     "fig-setup",
     "Heterogeneity of the setup",
     "Fig. 2",
-    _render_setup,
+    _setup,
     measure=_measure_setup,
     depends=("data", "bandwidth_hz"),
     cost=5.0,

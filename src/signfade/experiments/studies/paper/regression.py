@@ -3,118 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import mean
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from signfade.experiments.studies.document import Block, Picture, Table, Text, picture_or_missing
-from signfade.experiments.studies.drawing import (
-    band,
-    curve_of,
-    legend_below,
-    log_axis,
-    method_style,
-    new_figure,
-    tail_mean,
+from signfade.experiments.studies.drawing import band, legend_below, log_axis, method_style, new_figure
+from signfade.experiments.studies.paper.cells import (
+    KINDS,
+    METHODS,
+    OPTIMUM,
+    SIGNSGD,
+    STEPS,
+    chosen,
+    floors,
+    part_below,
+    regression,
+    regression_runs,
 )
 from signfade.experiments.studies.paper.printed import words_of
-from signfade.experiments.studies.paper.setups import METHODS, regression
-from signfade.experiments.studies.records import Record, Records, shared_seeds
-from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
-from signfade.experiments.style import MUTED, figure_style, line_style
+from signfade.experiments.studies.records import Records, Results, Scale, Tier, Want, curve_of, rounded
+from signfade.experiments.studies.study import Block, Part, Picture, Table, Text, picture_or_missing
+from signfade.experiments.style import MUTED, line_style
 from signfade.experiments.table import spread_text
-from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
 from signfade.simulation.synthetic import RegressionTask
 from signfade.theory import corrected_bound, published_bound
 
-__all__ = [
-    "FIG_CONVERGENCE",
-    "FIG_REGRESSION",
-    "OPTIMUM",
-    "SIGNSGD",
-    "STEPS",
-    "bounds",
-    "chosen",
-    "floors",
-    "part_below",
-]
-
-# In units of 1/L. The paper's step is 1/L, which a sign of size one cannot use: the gradient has hundreds. So
-# signSGD may choose, by how it ends. Steps stand close: too short a step does not arrive in time; a longer
-# one ends higher in proportion.
-STEPS: dict[str, tuple[float, ...]] = {
-    "vote": (200.0, 300.0, 400.0, 500.0, 700.0, 1000.0),
-    "signsum": (20.0, 30.0, 40.0, 50.0, 70.0, 100.0),
-    "gaussian": (1.0,),
-    "laplacian": (1.0,),
-    "published": (1.0,),
-    "rotated": (1.0,),
-    "best": (1.0,),
-    "ideal": (1.0,),
-}
-SIGNSGD = ("vote", "signsum")
-OPTIMUM = 0.85  # least loss a sample, about 1 - M/(K N)
-KINDS = {"homogeneous": False, "heterogeneous": True}
-
-
-def _runs(scale: Scale, method: str, kind: str, step: float) -> list[RunSettings]:
-    return [
-        regression(scale, method, heterogeneous=KINDS[kind], step=step, seed=seed)
-        for seed in range(scale.regression_seeds)
-    ]
+__all__ = ["FIG_CONVERGENCE", "FIG_REGRESSION", "bounds"]
 
 
 def _wants(scale: Scale, records: Records) -> list[Want]:
     return [
         Want(settings, Tier.FIGURE, not METHODS[method].paper)
-        for method, steps in STEPS.items()
-        for kind in KINDS
-        for step in steps
-        for settings in _runs(scale, method, kind, step)
+        for method, kind in product(STEPS, KINDS)
+        for step in STEPS[method]
+        for settings in regression_runs(scale, method, kind, step)
     ]
 
 
-def floors(records: list[Record]) -> list[float]:
-    """Return the mean excess loss over the last tenth of the rounds, one per seed."""
-    return [value for record in records if (value := tail_mean(record, "test_loss")) is not None]
-
-
-def chosen(results: Results, method: str, kind: str) -> tuple[float, list[Record]]:
-    """Return the step with which a method ends lowest, and its records."""
-    found = {}
-    for step in STEPS[method]:
-        records = results.records.find_all(_runs(results.scale, method, kind, step))
-        if values := floors(records):
-            found[step] = (mean(values), records)
-    if not found:
-        return STEPS[method][0], []
-    step = min(found, key=lambda step: found[step][0])
-    return step, found[step][1]
-
-
-def part_below(results: Results, method: str, kind: str, reading: str) -> float | None:
-    """Return by which part a method's excess loss is below signSGD's with its best step; None if unknown.
-
-    Over the seeds that both have, for one reading of signSGD.
-    """
-    pair = shared_seeds(chosen(results, method, kind)[1], chosen(results, reading, kind)[1])
-    ours, theirs = map(floors, pair)
-    return 1 - mean(ours) / mean(theirs) if ours and theirs else None
-
-
 def _render(results: Results) -> list[Block]:
-    with figure_style():
-        figure = new_figure((8.4, 4.4), results.scale)
-        panels = figure.subplots(1, 2, sharey=True)
+    with new_figure((8.4, 4.4), results.scale, 1, 2, sharey=True) as (figure, panels):
         for ax, kind in zip(panels, KINDS):
-            for method in STEPS:
-                _, records = chosen(results, method, kind)
-                curve = curve_of(records, "test_loss")
-                if curve is None or method == "ideal":  # the ideal ends at 1e-12: another figure
-                    continue
+            for method in (
+                method for method in STEPS if method != "ideal"
+            ):  # it ends at 1e-12: another figure
+                curve = curve_of(chosen(results, method, kind)[1], "test_loss")
                 label = METHODS[method].label + (" (its best step)" if method in SIGNSGD else "")
                 band(ax, curve, method_style(method), label, log=True)
             ax.set(title=f"{kind.capitalize()} devices", xlabel="round", yscale="log")
@@ -148,7 +83,7 @@ def _table(results: Results) -> Table:
     return Table(heads, rows, words_of("fig-regression", "note"))
 
 
-FIG_REGRESSION = Part("fig-regression", "Regression", "Fig. 4", _render, wants=_wants)
+FIG_REGRESSION = Part("fig-regression", "Regression", "Fig. 4", _render, _wants)
 
 # -- runs against Theorem 2 ----------------------------------------------------------------------------------
 
@@ -175,8 +110,8 @@ def _bound_run(scale: Scale, *, at_optimum: bool) -> dict[str, Any]:
         local = task.local_gradients(experiment.weights, everyone, experiment.round)
         energy = float(local.gradients.sum(dim=0).double().square().sum())
         nmse = experiment.advance()["nmse"]
-        gradient.append(float(f"{energy:.6g}"))
-        error.append(float(f"{energy * nmse:.6g}"))
+        gradient.append(rounded(energy, 6))
+        error.append(rounded(energy * nmse, 6))
     return {"gap": gap, "smoothness": task.data.smoothness, "gradient": gradient, "error": error}
 
 
@@ -190,13 +125,8 @@ def bounds(run: dict[str, Any]) -> tuple[Array, Array, Array]:
 
 
 def _render_bounds(results: Results) -> list[Block]:
-    data = results.measured.get("fig-convergence")
-    if data is None:
-        return [Text("Missing.")]
-    rows = []
-    with figure_style():
-        figure = new_figure((8.4, 4.0), results.scale)
-        panels = figure.subplots(1, 2)
+    data, rows = results.measurement("fig-convergence"), []
+    with new_figure((8.4, 4.0), results.scale, 1, 2) as (figure, panels):
         for ax, (start, title) in zip(panels, _STARTS.items()):
             unit = float(np.mean(data[start]["error"]))  # the error of an estimate is a scale that both know
             mean, printed, corrected = (part / unit for part in bounds(data[start]))
@@ -222,14 +152,8 @@ def _render_bounds(results: Results) -> list[Block]:
             log_axis(ax.yaxis, corrected.max() / low)
         panels[0].set_ylabel("mean of |gradient|² so far / mean of |error|²")
         legend_below(figure, panels[0])
-    heads = [
-        "run",
-        "mean |gradient|² at the end",
-        "as printed",
-        "corrected",
-        "printed is broken",
-        "corrected holds",
-    ]
+    heads = ["run", "mean |gradient|² at the end", "as printed", "corrected"]
+    heads += ["printed is broken", "corrected holds"]
     about = "Mean squared gradient norm of two regression runs against the printed and the corrected bound"
     table = Table(heads, rows, words_of("fig-convergence", "note"))
     return [Text(words_of("fig-convergence")), Picture(figure, "fig-convergence", about), table]

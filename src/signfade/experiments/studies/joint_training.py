@@ -15,11 +15,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from signfade.experiments.config import resolve
-from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
-from signfade.experiments.studies.drawing import band, curve_of, legend_below, log_axis, new_figure
-from signfade.experiments.studies.records import Record, Records
-from signfade.experiments.studies.study import Part, Results, Scale, Tier, Want
-from signfade.experiments.style import figure_style, line_style
+from signfade.experiments.studies.drawing import legend_below, new_figure, training_panels
+from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want
+from signfade.experiments.studies.study import MISSING, Block, Part, Table, Text, picture_or_missing
+from signfade.experiments.studies.variants import rounds_text
+from signfade.experiments.style import line_style
 from signfade.settings import RunSettings
 
 __all__ = ["JOINT_TRAINING", "tune"]
@@ -96,17 +96,13 @@ def _run(
     return resolve(tree | _METHODS[method][1])
 
 
-def _trial(scale: Scale, method: str, bandwidth: str, step: float, seed: int) -> RunSettings:
-    return _run(scale, method, bandwidth, "two-chunks", 20, step, seed, 120)
-
-
 def _score(records: Records, trial: RunSettings) -> float | None:
     """Mean accuracy at the rounds that count, -1 for a run that diverged; None if there is no record."""
     record = records.find(trial)
     if record is None or record.diverged is not None:
         return None if record is None else -1.0
-    values = [record.at("accuracy", t) for t in trial.eval.at or [trial.rounds]]
-    return fmean(value for value in values if value is not None)
+    found = record.points("accuracy")
+    return fmean(found[t] for t in trial.eval.at or [trial.rounds] if t in found)
 
 
 def tune(
@@ -126,7 +122,7 @@ def tune(
     steps, (first, second) = list(_FIRST_STEPS), _TUNING_SEEDS
 
     def scores(steps: Sequence[float], seed: int) -> tuple[list[RunSettings], list[float] | None]:
-        trials = [_trial(scale, method, bandwidth, step, seed) for step in steps]
+        trials = [_run(scale, method, bandwidth, "two-chunks", 20, step, seed, 120) for step in steps]
         values = [value for trial in trials if (value := _score(records, trial)) is not None]
         return trials, values if len(values) == len(trials) else None
 
@@ -178,16 +174,10 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def _row(called: str, step: float, records: list[Record]) -> list[str]:
-    reached = [record.value("rounds_to_accuracy_09") for record in records]
     shown = ("last_accuracy", "median_cosine", "median_nmse", "median_nmse_theory")
-    return [
-        called,
-        f"{step:g}",
-        str(len(records)),
-        ", ".join("-" if value is None else f"{value:.0f}" for value in reached),
-        _mean([record.at("accuracy", 120) for record in records]),
-        *(_mean([record.value(key) for record in records]) for key in shown),
-    ]
+    start = [called, f"{step:g}", str(len(records)), rounds_text(records, never="-")]
+    early = _mean([record.points("accuracy").get(120) for record in records])
+    return [*start, early, *(_mean([record.value(key) for record in records]) for key in shown)]
 
 
 def _render(results: Results) -> list[Block]:
@@ -202,7 +192,7 @@ def _render(results: Results) -> list[Block]:
             if records:
                 found[method] = (runs[0].server.learning_rate, records)
         rows = [_row(_METHODS[method][0], *found[method]) for method in found]
-        blocks += [Text(cell.title), Table(heads, rows, name=cell.name) if rows else Text("Missing.")]
+        blocks += [Text(cell.title), Table(heads, rows, name=cell.name) if rows else MISSING]
         if cell.name == "two-chunks 1MHz K20":
             left_out = ("sbfl-published", "linear", "ep")
             curves = {method: records for method, (_, records) in found.items() if method not in left_out}
@@ -212,21 +202,15 @@ def _render(results: Results) -> list[Block]:
 
 def _figure(scale: Scale, found: dict[str, list[Record]]) -> Block:
     """Curves of one cell without the variants of the joint rule."""
-    with figure_style():
-        figure = new_figure((8.4, 4.0), scale)
-        left, right = figure.subplots(1, 2)
-        for index, (method, records) in enumerate(found.items()):
-            style, label = line_style(index, bound=method == "ideal"), _METHODS[method][0]
-            if (curve := curve_of(records, "accuracy")) is not None:
-                band(left, curve, style, label, (0.0, 1.0), 100)
-            if (curve := curve_of(records, "train_loss")) is not None:
-                band(right, curve, style, label, log=True)
-        left.set(title="Test accuracy (%)", xlabel="round")
-        right.set(title="Training loss", xlabel="round", yscale="log")
-        log_axis(right.yaxis, span=30)
-        legend_below(figure, left)
+    shown = [
+        (line_style(index, bound=method == "ideal"), _METHODS[method][0], records)
+        for index, (method, records) in enumerate(found.items())
+    ]
+    with new_figure((8.4, 4.0), scale, 1, 2) as (figure, (accuracy, loss)):
+        training_panels(loss, accuracy, shown)
+        legend_below(figure, accuracy)
     about = "Accuracy and loss over the rounds, steps tuned alike"
     return picture_or_missing(figure, "joint-training", about)
 
 
-JOINT_TRAINING = Part("joint-training", "What it is worth in training", "ours", _render, wants=_wants)
+JOINT_TRAINING = Part("joint-training", "What it is worth in training", "ours", _render, _wants)

@@ -1,15 +1,10 @@
-"""Error of every rule on truly Gaussian, correlated gradients.
-
-Every device has unit variance and every pair the same correlation, or (in the table of classes) devices hold
-two of ten classes each and agree where they share one; links fade as the paper's (h ~ N(0, 1), new in every
-round) around one mean SNR. Rules that know the correlation are given it, "learned" ones take it from the
-round's own signals and nothing else.
-"""
+"""The error of the joint rules: on truly Gaussian gradients, and on images beside its prediction."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,11 +14,12 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 from signfade import theory
-from signfade.device import sign
-from signfade.experiments.studies.document import Block, Picture, Table, Text
+from signfade.device import rotate, sign
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.drawing import new_figure
-from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.experiments.style import INK, MUTED, figure_style
+from signfade.experiments.studies.records import Results, Scale, rounded
+from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
+from signfade.experiments.style import INK, MUTED
 from signfade.server import majority_vote, sbfl
 from signfade.server.joint import (
     bfl,
@@ -34,9 +30,18 @@ from signfade.server.joint import (
     learn_correlation,
     private_part,
 )
+from signfade.simulation import Experiment
+from signfade.simulation.classify import one_thread
 from signfade.uplink import transmit
 
-__all__ = ["JOINT_LADDER", "draw_round", "measure_errors"]
+__all__ = ["JOINT_LADDER", "JOINT_ROTATED", "draw_round", "measure_errors"]
+
+# -- truly Gaussian, correlated gradients --------------------------------------------------------------------
+#
+# Every device has unit variance and every pair the same correlation, or (in the table of classes) devices
+# hold two of ten classes each and agree where they share one; links fade as the paper's (h ~ N(0, 1), new in
+# every round) around one mean SNR. Rules that know the correlation are given it, "learned" ones take it from
+# the round's own signals and nothing else.
 
 _KAPPA = math.sqrt(2 / math.pi)
 _CLASSES = "devices and dB, two of ten classes each"
@@ -147,7 +152,7 @@ def _measure(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
             say(f"joint-ladder: {sweep}: {devices} devices, correlation {correlation}, {decibel:g} dB")
             tried = size // 10 if devices < 100 else size // 20
             errors = measure_errors(devices, correlation, decibel, size, rounds, tried)
-            data[sweep].append({rule: float(f"{error:.5g}") for rule, error in errors.items()})
+            data[sweep].append({rule: rounded(error, 5) for rule, error in errors.items()})
     return data
 
 
@@ -162,9 +167,7 @@ def _table(sweep: str, found: list[dict[str, float]]) -> Table:
 
 
 def _figure(results: Results, data: dict[str, list[dict[str, float]]]) -> Figure:
-    with figure_style():
-        figure = new_figure((13, 4.8), results.scale)
-        axes = figure.subplots(1, 3, sharey=True)
+    with new_figure((13, 4.8), results.scale, 1, 3, sharey=True) as (figure, axes):
         for panel, (sweep, (axis, title)) in zip(axes, _PANELS.items()):
             x = np.array([point[axis] for point in _SWEEPS[sweep]], dtype=float)
             for rule, (color, label) in _RULES.items():
@@ -208,9 +211,7 @@ def _figure(results: Results, data: dict[str, list[dict[str, float]]]) -> Figure
 
 
 def _render(results: Results) -> list[Block]:
-    data = results.measured.get("joint-ladder")
-    if data is None:
-        return [Text("Missing.")]
+    data = results.measurement("joint-ladder")
     words = (
         "Truly Gaussian gradients, links that fade as the paper's, normalised error of the sum. Lines know "
         "the correlation; circles learned it from the coordinates of the one round they estimate."
@@ -228,4 +229,88 @@ JOINT_LADDER = Part(
     measure=_measure,
     depends=("name", "draws"),
     cost=1200.0,
+)
+
+# -- images: is the Gaussian prior true after the rotation, and do the predicted errors hold? ----------------
+
+_ROTATED_RULES: dict[str, dict[str, Any]] = {
+    "vote, best-scaled": {"method.aggregator": "signsgd", "method.tie": "plus"},
+    "sbfl, published": {"method.aggregator": "sbfl", "method.form": "published"},
+    "sbfl": {"method.aggregator": "sbfl"},
+    "blmmse": {"method.aggregator": "blmmse"},
+    "high_snr": {"method.aggregator": "high_snr"},
+    "zero_forcing": {"method.aggregator": "zero_forcing"},
+    "bfl, linear": {"method.aggregator": "bfl", "method.joint": "linear"},
+    "bfl, soft": {"method.aggregator": "bfl", "method.joint": "soft"},
+    "bfl, factor": {"method.aggregator": "bfl", "method.joint": "factor"},
+    "bfl, ep": {"method.aggregator": "bfl", "method.joint": "ep"},
+    "best (soft, debiased)": {"method.preset": "best"},
+}
+
+
+def _experiment(scale: Scale, method: dict[str, Any]) -> Experiment:
+    tree = {"rounds": 10**6, "eval.every": 10**6, "data.name": scale.data, "cell.bandwidth_hz": 180e3}
+    return Experiment(resolve(tree | {"method.rotation": "hadamard"} | method))
+
+
+def _fit(run: Experiment) -> dict[str, list[float]]:
+    """Kolmogorov-Smirnov distances of the devices' gradients from the Gaussian: median and worst."""
+    from scipy import stats  # takes half a second to load
+
+    with one_thread():
+        g = run.task.local_gradients(run.weights, np.arange(run.devices), run.round).gradients
+    found = {}
+    for name, rows in (("as they are", g), ("rotated", rotate(g, 1))):
+        samples = [row.double().numpy() for row in rows]
+        fits = [stats.norm(sample.mean(), sample.std()).cdf for sample in samples]
+        distances = [stats.kstest(*both, method="asymp").statistic for both in zip(samples, fits)]
+        found[name] = [rounded(float(value)) for value in (median(distances), max(distances))]
+    return found
+
+
+def _measure_rotated(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
+    rounds = 5 if scale.quick else 30
+    say("joint-rotated: gradients before and after the rotation")
+    run = _experiment(scale, {"method.aggregator": "ideal", "method.rotation": "none"})
+    fit = {"first round": _fit(run)}
+    for _ in range(rounds):
+        run.advance()
+    fit[f"after {rounds} rounds"] = _fit(run)
+    errors = {}
+    for name, method in _ROTATED_RULES.items():
+        say(f"joint-rotated: {name}, {rounds} rounds")
+        experiment = _experiment(scale, method)
+        metrics = [experiment.advance() for _ in range(rounds)]
+        errors[name] = [median(m[key] for m in metrics) for key in ("nmse", "nmse_theory")]
+    return {"parameters": run.parameters, "fit": fit, "errors": errors}
+
+
+def _render_rotated(results: Results) -> list[Block]:
+    data = results.measurement("joint-rotated")
+    digits = {"as they are": 3, "rotated": 4}
+    rows = [
+        [when, *(", ".join(f"{value:.{digits[name]}f}" for value in fit[name]) for name in digits)]
+        for when, fit in data["fit"].items()
+    ]
+    fit = Table(["", *digits], rows, name="rotated fit")
+    rows = [[name, *(f"{value:.3g}" for value in pair)] for name, pair in data["errors"].items()]
+    errors = Table(["rule, rotated, 180 kHz", "measured", "predicted"], rows, name="rotated errors")
+    words = (
+        "Kolmogorov-Smirnov distance between a device's standardised gradient and the Gaussian, median and "
+        "worst over the devices; a true Gaussian sample of this length, its deviation fitted as well, has a "
+        f"median of about {0.6 / data['parameters'] ** 0.5:.4f}. Then measured and predicted normalised "
+        "error of every rule, medians over the rounds. Each rule trains a model of its own, so compare along "
+        "the rows, not down the columns."
+    )
+    return [Text(words), fit, errors]
+
+
+JOINT_ROTATED = Part(
+    "joint-rotated",
+    "Is it Gaussian, and do the predictions hold?",
+    "ours",
+    _render_rotated,
+    measure=_measure_rotated,
+    depends=("name", "data"),
+    cost=400.0,
 )
