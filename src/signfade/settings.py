@@ -482,8 +482,7 @@ class RunSettings(_Section):
         from signfade.simulation.attacks import ATTACKS
 
         DATASETS.check(self.data.name)
-        if self.attack.kind != "none":
-            ATTACKS.check(self.attack.kind)
+        ATTACKS.check(self.attack.kind)
         check_settings(self)
         return self
 

@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from signfade.data import Split, load, plot_split, split
-from signfade.data.plot import count_classes
+from signfade.data import Split, count_classes, load, plot_split, split
 from signfade.device import rotate
 from signfade.experiments.figures import cell_map
 from signfade.experiments.studies.document import Block, Picture, Table, Text

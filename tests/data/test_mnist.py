@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from signfade.data import DataError, Sources, fetch, load, read_idx, read_idx_set
-from signfade.data.sources import MNIST
+from signfade.data import MNIST, DataError, Sources, fetch, load, read_idx, read_idx_set
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 
