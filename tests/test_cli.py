@@ -121,7 +121,7 @@ def test_an_interrupt_before_the_first_round(
     def interrupted(*settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("signfade.cli.app.read_settings", interrupted)
+    monkeypatch.setattr("signfade.cli.commands.read_settings", interrupted)
     assert signfade([command]) == 130
     assert capsys.readouterr().err.startswith(f"signfade: stopped; {told}")
 

@@ -19,7 +19,7 @@ SHARED = {"_check", "_text", "keys", "registry", "settings", "state"}  # serve a
 LONGEST_CHAIN = 23  # modules; from experiments.studies.catalogue to _text
 EXCEPTIONS = {"experiments.workers.run_pool": {"integrations"}}  # chooses the pool of processes or Ray
 # Modules that still share their name with a function of theirs.
-AMBIGUOUS = {"cli.deploy", "cli.reproduce", "integrations.flower.deploy"}
+AMBIGUOUS = {"integrations.flower.deploy"}
 
 
 def read_table() -> dict[str, set[str]]:
