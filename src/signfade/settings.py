@@ -123,12 +123,8 @@ class CellSettings(_Section):
     city: Literal["medium", "large", "metropolitan"] = Field(
         "metropolitan", description="kind of city for the COST-231 Hata path loss"
     )
-    fading: Fading = Field(
-        "gaussian", description="gain of a link, new in every round; gaussian is the paper's"
-    )
-    rician_k: float = Field(
-        4.0, ge=0, description="power of the line of sight over the scattered, for rician"
-    )
+    fading: Fading = Field("gaussian", description="gain of a link, new every round; gaussian is the paper's")
+    rician_k: float = Field(4.0, ge=0, description="power of line of sight over the scattered, for rician")
     modulation: Literal["bpsk", "qpsk"] = Field(
         "bpsk", description="bpsk: one bit per symbol; qpsk: two, which share the symbol's power"
     )
@@ -227,11 +223,9 @@ class MethodSettings(_Section):
         "gaussian",
         description="family behind the scale a device sends; empirical sends mean|g - mean| itself",
     )
-    form: Form = Field(
-        "corrected", description="published keeps the paper's printed formulas, slips included"
-    )
+    form: Form = Field("corrected", description="published keeps the paper's formulas, slips included")
     scales: Literal["device", "layer"] = Field(
-        "device", description="one mean and scale per device, or per layer"
+        "device", description="one mean and scale per device or per layer"
     )
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=16, description='bits per scalar, in an adaptive range; "none" sends 32-bit floats'
@@ -251,9 +245,7 @@ class MethodSettings(_Section):
         "learned",
         description="bfl's correlation between devices: learned from what is received, or told by a genie",
     )
-    debias: bool = Field(
-        False, description="divide by the known shrinkage, so that steps carry over between SNRs"
-    )
+    debias: bool = Field(False, description="divide by the known shrinkage, so that steps suit all SNRs")
     error_feedback: float = Field(
         0.0,
         ge=0,
@@ -318,18 +310,14 @@ def method_name(method: Mapping[str, Any]) -> str:
 class AvailabilitySettings(_Section):
     """Devices that drop out, are late, or are short of power."""
 
-    dropout: float = Field(
-        0.0, ge=0, le=1, description="probability that a device is not received in a round"
-    )
+    dropout: float = Field(0.0, ge=0, le=1, description="probability that a device is not received")
     late: float = Field(
         0.0, ge=0, le=1, description="probability that a device needs more than one round for its gradient"
     )
     staleness: int = Field(
         1, ge=1, le=100, description="rounds by which it is late; it sends what it began with the old weights"
     )
-    limited: float = Field(
-        0.0, ge=0, le=1, description="probability that a device sends at reduced power in a round"
-    )
+    limited: float = Field(0.0, ge=0, le=1, description="probability that a device sends at reduced power")
     backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
 
 
@@ -357,9 +345,7 @@ class AttackSettings(_Section):
 class DefenceSettings(_Section):
     """What the server does against lies."""
 
-    bound_scales: bool = Field(
-        False, description="cut means and scales down to what the other devices' make believable"
-    )
+    bound_scales: bool = Field(False, description="cut means and scales to what the other devices' suggest")
     reliability: bool = Field(
         False,
         description="learn round by round which devices to rely on, leave out those that mislead, and flip "
@@ -378,9 +364,7 @@ class ServerSettings(_Section):
     """What the server does with the estimate."""
 
     learning_rate: float = Field(3e-2, gt=0, description="learning rate; for regression in units of 1/L")
-    momentum: float = Field(
-        0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
-    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates, as in the paper")
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
     downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit per weight down")
@@ -392,9 +376,7 @@ class ServerSettings(_Section):
 class EvalSettings(_Section):
     """When to evaluate the model on the test set."""
 
-    every: int = Field(
-        10, ge=1, description="rounds between two evaluations; the last round is always evaluated"
-    )
+    every: int = Field(10, ge=1, description="rounds between evaluations; the last round always is one")
     at: list[int] = Field([], description="further rounds to evaluate, such as the first hundred more often")
 
 
@@ -402,9 +384,7 @@ class RunSettings(_Section):
     """One run."""
 
     name: str = Field("run", min_length=1, description="what the run is called in tables and reports")
-    label: str | None = Field(
-        None, description="what the method is called there; its preset or aggregator by default"
-    )
+    label: str | None = Field(None, description="name of the method there; by default its preset or rule")
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random in the run")
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
     out: str = Field("runs", min_length=1, description="folder under which run folders are made")

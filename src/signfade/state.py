@@ -97,10 +97,7 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
             used.update(saved.values())
             return {key: tensors[name].clone() for key, name in saved.items()}
         return {key: _rebuilt(_join(path, key), item, tensors, used) for key, item in template.items()}
-    if path not in tensors:
-        raise ValueError(f"{path} is missing from the checkpoint")
-    used.add(path)
-    found = tensors[path]
+    found = _take(path, tensors, used)
     if isinstance(template, str):
         return bytes(found.tolist()).decode().rstrip("\0")
     if isinstance(template, bool | int | float):
@@ -118,19 +115,16 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
 
 
 def _rebuilt_list(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[str]) -> Any:
-    length = _join(path, "length")
-    if length not in tensors:
-        raise ValueError(f"{path} is missing from the checkpoint")
-    used.add(length)
-    count = int(tensors[length].item())
-    items: list[Any] = []
-    for i in range(count):
-        name = _join(path, str(i))
-        if i < len(template):
-            items.append(_rebuilt(name, template[i], tensors, used))
-            continue
-        if name not in tensors:
-            raise ValueError(f"{name} is missing from the checkpoint")
-        used.add(name)
-        items.append(tensors[name].item() if tensors[name].dim() == 0 else tensors[name].clone())
+    count = int(_take(_join(path, "length"), tensors, used).item())
+    items = [_rebuilt(_join(path, str(i)), item, tensors, used) for i, item in zip(range(count), template)]
+    for i in range(len(items), count):
+        found = _take(_join(path, str(i)), tensors, used)
+        items.append(found.item() if found.dim() == 0 else found.clone())
     return type(template)(items)
+
+
+def _take(name: str, tensors: Mapping[str, Tensor], used: set[str]) -> Tensor:
+    if name not in tensors:
+        raise ValueError(f"{name.removesuffix('.length')} is missing from the checkpoint")
+    used.add(name)
+    return tensors[name]

@@ -140,7 +140,7 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
 
 def theory(
     snr_db: Annotated[
-        str, Option(metavar="A,B,C", help="SNRs in dB, or FIRST:LAST:STEP.")
+        str, Option(metavar="A,B,C", help="In dB, or FIRST:LAST:STEP.")
     ] = "-10,-5,0,5,10,15,20",
     family: Annotated[str, Option(help="Prior of a coordinate: gaussian or laplacian.")] = "gaussian",
     fading: Annotated[str, Option(help="Average over fading: gaussian, rayleigh, rician or none.")] = "none",
@@ -199,9 +199,7 @@ def report(
 
 
 def config(
-    file: Annotated[
-        Path | None, Argument(metavar="CONFIG", help="A TOML file to complete with the defaults.")
-    ] = None,
+    file: Annotated[Path | None, Argument(metavar="CONFIG", help="TOML file, to be completed.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Print all settings and what they mean, as TOML."""

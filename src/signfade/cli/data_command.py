@@ -32,9 +32,7 @@ def data_list() -> None:
 @data_app.command("fetch")
 def data_fetch(
     name: Annotated[str, Argument(help="mnist")],
-    folder: Annotated[
-        Path | None, Option(metavar="DIR", help="Where to put it; the cache by default.")
-    ] = None,
+    folder: Annotated[Path | None, Option(metavar="DIR", help="Folder; the cache by default.")] = None,
 ) -> None:
     """Download a data set once; its files are checked by SHA-256."""
     from signfade.cli.progress import Downloads

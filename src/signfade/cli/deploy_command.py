@@ -22,19 +22,13 @@ __all__ = ["deploy"]
 
 def deploy(
     config: ConfigFile = None,
-    devices: Annotated[
-        int | None, Option(metavar="N", help="Number of SuperNodes; the setting data.devices.")
-    ] = None,
+    devices: Annotated[int | None, Option(metavar="N", help="SuperNodes; the setting data.devices.")] = None,
     tls: Annotated[bool, Option("--tls", help="Encrypt connections, by certificates made now.")] = False,
     auth: Annotated[
         bool, Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; turns TLS on.")
     ] = False,
-    timeout: Annotated[
-        float, Option(metavar="S", help="Seconds a round waits for its devices at most.")
-    ] = 120.0,
-    quorum: Annotated[
-        float, Option(metavar="Q", help="Share of the devices whose replies are enough for a round.")
-    ] = 1.0,
+    timeout: Annotated[float, Option(metavar="S", help="Seconds a round waits at most.")] = 120.0,
+    quorum: Annotated[float, Option(metavar="Q", help="Share of replies that completes a round.")] = 1.0,
     deadline: Annotated[
         float | None,
         Option(

@@ -31,22 +31,16 @@ __all__ = [
     "stdout_console",
 ]
 
-ConfigFile = Annotated[
-    Path | None, Argument(metavar="CONFIG", help="TOML file; without one, the defaults: digits.")
-]
+ConfigFile = Annotated[Path | None, Argument(metavar="CONFIG", help="TOML file; by default, digits.")]
 Overrides = Annotated[
     list[str] | None,
-    Option(
-        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.learning_rate=1e-3; repeatable."
-    ),
+    Option("--set", metavar="KEY=VALUE", help="Change a setting: server.learning_rate=1e-3; repeatable."),
 ]
 Out = Annotated[
     str | None,
     Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
 ]
-Resume = Annotated[
-    bool, Option("--resume", help="Continue this run if it was stopped; start it if it is not there.")
-]
+Resume = Annotated[bool, Option("--resume", help="Continue this run if it was stopped; else start it.")]
 AsJson = Annotated[bool, Option("--json", help="Print the summary as JSON and nothing else.")]
 
 

@@ -208,28 +208,21 @@ class Progress:
         return Group(table, bar)
 
 
-class Downloads:
+class Downloads(Bars):
     """Shows downloads; use as a context."""
 
     def __init__(self) -> None:
-        self._console = _stderr()
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn())
-        self._bars = Bars(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Downloads:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
+        console = _stderr()
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        self._files: dict[str, TaskID] = {}
 
     def progress(self, name: str, done: int, total: int) -> None:
         """Show that `done` of `total` bytes of a file are here; a total of 0 is unknown."""
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name)
-        self._bars.update(self._tasks[name], completed=done, total=total or None)
+        if name not in self._files:
+            self._files[name] = self.add_task(name)
+        self.update(self._files[name], completed=done, total=total or None)
 
     def note(self, text: str) -> None:
         """Print a note about a source."""
-        print_note(text, self._console)
+        print_note(text, self.console)

@@ -19,14 +19,9 @@ __all__ = ["sweep"]
 def sweep(
     file: Annotated[Path, Argument(metavar="SWEEP", help="TOML file: a config, [grid], [[runs]], seeds.")],
     show: Annotated[bool, Option("--list", help="List the runs and how far they are; run nothing.")] = False,
-    engine: Annotated[
-        str, Option(metavar="process|ray", help="Processes of this machine, or a Ray cluster.")
-    ] = "process",
+    engine: Annotated[str, Option(metavar="process|ray", help="Where to run: here or on Ray.")] = "process",
     jobs: Annotated[
-        int | None,
-        Option(
-            "-j", "--jobs", metavar="J", min=1, help="Runs at a time, one thread each; all cores by default."
-        ),
+        int | None, Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time; all cores by default.")
     ] = None,
     address: Annotated[
         str | None,
