@@ -121,7 +121,7 @@ def test_an_interrupt_before_the_first_round(
     def interrupted(*settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("signfade.cli.app.read_settings", interrupted)
+    monkeypatch.setattr("signfade.cli.commands.read_settings", interrupted)
     assert signfade([command]) == 130
     assert capsys.readouterr().err.startswith(f"signfade: stopped; {told}")
 
@@ -136,6 +136,23 @@ def test_config_names_the_words_that_a_key_takes(capsys: pytest.CaptureFixture[s
         "gaussian, rayleigh, rician, none",
     ):
         assert words in told
+
+
+def test_config_names_each_registered_choice_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["config"]) == 0
+    text = capsys.readouterr().out
+    for line in ("#   mnist: ", "#   mlp: ", "#   krum: ", "#   mean-shift: ", "#   none: nobody attacks"):
+        assert text.count(line) == 1
+    told = [line for line in text.splitlines() if line.startswith("# ") and not line.startswith("#   ")]
+    for name in ("signsum", "high_snr", "small-cnn", "sign-flip", "below-bound", "mnist (", "own ("):
+        assert name not in " ".join(told)
+
+
+def test_theory_says_whose_errors_it_predicts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["theory", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "each rule that reads every device by itself" in told
+    assert '"signfade link"' in told
 
 
 def test_config_prints_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,6 +290,9 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
         (["run", *sets("model.name=resnet")], "model.name must be"),
         (["run", *sets("model.name=no_such_package:model")], "no_such_package"),
         (["run", *sets("method.aggregator=vote")], "method.aggregator must be"),
+        (["run", *sets("model.name=resnet")], "package.module:function or file.py:function; got 'resnet'"),
+        (["run", *sets("attack.kind=bribe")], "attack.kind must be one of none, sign-flip, "),
+        (["run", *sets("data.name=cifar")], "regression, gaussian, package.module:function or file.py"),
         (["run", *sets("method.aggregator=absent.py:rule")], "no such file: absent.py"),
         (
             ["run", *sets("cell.city=moon")],

@@ -12,7 +12,7 @@ import importlib
 from types import ModuleType
 
 __version__ = "0.2.0.dev0"
-__all__ = ["__version__", "data", "device", "lab", "learn", "server", "theory", "uplink"]
+__all__ = ["__version__", "data", "device", "experiments", "server", "simulation", "theory", "uplink"]
 
 
 def __getattr__(name: str) -> ModuleType:

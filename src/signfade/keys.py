@@ -21,9 +21,6 @@ def stream_key(seed: int, purpose: str, round: int = 0, device: int = 0) -> int:
 
     A cryptographic hash, so that neighbouring rounds and devices get unrelated streams.
 
-    Raises:
-        ValueError: seed, round or device is no integer of 64 bits.
-
     Example:
         >>> stream_key(7, "noise", round=3, device=0) == stream_key(7, "noise", round=3, device=1)
         False

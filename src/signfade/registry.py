@@ -22,9 +22,8 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Entries of one kind by name.
 
-    Args:
-        setting: The setting that names an entry, for messages: `"method.aggregator"`.
-        adopt: Makes an entry of a user's own function; called with its import path and the function.
+    `setting` is the setting that names an entry, for messages. `adopt` makes an entry of a user's own
+    function; it is called with its import path and the function.
 
     Example:
         >>> shapes = Registry("shape.name", adopt=lambda path, function: function)
@@ -33,22 +32,21 @@ class Registry(Generic[T]):
         (['unit'], 1.0, 5.0)
         >>> shapes.find("circle")
         Traceback (most recent call last):
-        ValueError: shape.name must be one of unit, or package.module:function; got 'circle'
+        ValueError: shape.name must be one of unit, package.module:function or file.py:function; got 'circle'
     """
 
     def __init__(self, setting: str, adopt: Callable[[str, Callable[..., Any]], T]) -> None:
         self._setting, self._adopt = setting, adopt
         self._entries: dict[str, T] = {}
+        self._unlisted: set[str] = set()
 
-    def add(self, name: str, entry: T) -> None:
-        """Add a built-in entry.
-
-        Raises:
-            ValueError: The name is taken.
-        """
+    def add(self, name: str, entry: T, *, listed: bool = True) -> None:
+        """Add a built-in entry under a new name; messages do not propose one that is not `listed`."""
         if name in self._entries:
             raise ValueError(f"{self._setting} {name!r} is registered twice")
         self._entries[name] = entry
+        if not listed:
+            self._unlisted.add(name)
 
     def names(self) -> list[str]:
         """Return the names of the built-in entries, in the order in which they were added."""
@@ -58,20 +56,21 @@ class Registry(Generic[T]):
         """Return the built-in entries by name."""
         return list(self._entries.items())
 
+    def built_in(self, name: str) -> T | None:
+        """Return the built-in entry of this name; None if there is none."""
+        return self._entries.get(name)
+
     def check(self, name: str) -> None:
         """Raise a ValueError if there can be no such entry; a user's own is not loaded."""
         if name not in self._entries and not is_import_path(name):
-            known = ", ".join(self._entries)
+            known = ", ".join(other for other in self._entries if other not in self._unlisted)
             raise ValueError(
-                f"{self._setting} must be one of {known}, or package.module:function; got {name!r}"
+                f"{self._setting} must be one of {known}, package.module:function or file.py:function; "
+                f"got {name!r}"
             )
 
     def find(self, name: str) -> T:
-        """Return an entry by its name or import path.
-
-        Raises:
-            ValueError: There is no such entry, or the user's module cannot be loaded.
-        """
+        """Return an entry by its name or import path; ValueError if it is unknown or cannot be loaded."""
         self.check(name)
         return self._entries[name] if name in self._entries else self._adopt(name, load_function(name))
 
@@ -97,9 +96,6 @@ def load_function(path: str) -> Callable[..., Any]:
     Example:
         >>> load_function("math:hypot")(3, 4)
         5.0
-
-    Raises:
-        ValueError: The module cannot be found or loaded, or has no such function.
     """
     where, _, name = path.rpartition(":")
     try:

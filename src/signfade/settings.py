@@ -73,24 +73,22 @@ class DataSettings(_Section):
 
     name: str = Field(
         "digits",
-        description="digits (embedded), mnist (fetched once), idx (a folder of IDX files), regression (the "
-        "paper's synthetic set), gaussian (no data: gradients are iid Gaussian, as the theory assumes), own "
-        "(what the devices of a Flower app of yours hold; nothing to simulate with), or your own as "
-        "package.module:function or file.py:function, which returns a signfade.data.Dataset",
+        description="one of these, or your own as package.module:function or file.py:function, which returns "
+        "a signfade.data.Dataset",
     )
     folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
     split: Literal["two-chunks", "iid", "dirichlet"] = Field(
         "two-chunks",
-        description="who holds what: two-chunks is the paper's, two classes a device (each class is cut into "
-        "K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
+        description="who holds what; two-chunks is the paper's, two classes per device (each class is cut "
+        "into K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
     )
     concentration: float = Field(0.5, gt=0, description="of the Dirichlet split; smaller is more uneven")
     devices: int = Field(20, ge=1, description="number of devices K")
     batch: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        32, ge=1, description='samples a device draws for a gradient, at most all it has; "none" takes all'
+        32, ge=1, description='samples per device and gradient, at most all it has; "none" takes all'
     )
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the devices asked in a round")
-    samples: int = Field(100, ge=1, description="samples a device, for regression")
+    samples: int = Field(100, ge=1, description="samples per device, for regression")
     size: int = Field(300, ge=1, description="number of weights M, for regression and gaussian")
     heterogeneous: bool = Field(False, description="regression: devices differ in the power of their data")
 
@@ -100,9 +98,8 @@ class ModelSettings(_Section):
 
     name: str = Field(
         "auto",
-        description="auto (the largest that fits the images), paper-cnn, small-cnn, mlp, linear, or your own "
-        "factory as package.module:function or file.py:function; a factory is called with "
-        "(input_shape, classes) and returns a torch.nn.Module",
+        description="one of these, or your own factory as package.module:function or file.py:function; it is "
+        "called with (input_shape, classes) and returns a torch.nn.Module",
     )
 
 
@@ -112,7 +109,7 @@ class CellSettings(_Section):
     perfect: bool = Field(False, description="links without fading or noise")
     snr_db: float | list[float] | None = Field(
         None,
-        description="mean SNR in dB of all devices, or a list with one for each; replaces the link budget",
+        description="mean SNR in dB of all devices, or one per device in a list; replaces the link budget",
     )
     radius_km: float = Field(1.0, gt=0, description="users are uniform in a disc of this radius")
     carrier_mhz: float = Field(2000.0, gt=0, description="carrier frequency")
@@ -126,19 +123,15 @@ class CellSettings(_Section):
     city: Literal["medium", "large", "metropolitan"] = Field(
         "metropolitan", description="kind of city for the COST-231 Hata path loss"
     )
-    fading: Fading = Field(
-        "gaussian", description="gain of a link, new in every round; gaussian is the paper's"
-    )
-    rician_k: float = Field(
-        4.0, ge=0, description="power of the line of sight over the scattered, for rician"
-    )
+    fading: Fading = Field("gaussian", description="gain of a link, new every round; gaussian is the paper's")
+    rician_k: float = Field(4.0, ge=0, description="power of line of sight over the scattered, for rician")
     modulation: Literal["bpsk", "qpsk"] = Field(
-        "bpsk", description="bpsk: one bit a symbol; qpsk: two, which share the symbol's power"
+        "bpsk", description="bpsk: one bit per symbol; qpsk: two, which share the symbol's power"
     )
     side_info: Literal["error_free", "coded"] = Field(
         "error_free",
         description="how means and scales arrive: error_free, as the paper assumes, or coded: as one polar "
-        "codeword a device over the same fading link",
+        "codeword per device over the same fading link",
     )
     code_rate: float = Field(
         0.25, gt=0, le=1, description="bits of the scalars and their check over coded bits, for coded"
@@ -147,7 +140,7 @@ class CellSettings(_Section):
         None, ge=1, le=16384, description="coded bits of a codeword; replaces code_rate"
     )
     code_check: Literal[6, 11, 16, 24] = Field(
-        24, description="bits of the codeword's check; a word beyond repair passes one of 6 all too often"
+        24, description="bits of the codeword's check; with 6, a word beyond repair passes too often"
     )
     code_list: Literal[1, 2, 4, 8, 16, 32] = Field(8, description="paths that the decoder keeps")
     outage: Literal["last", "drop"] = Field(
@@ -161,7 +154,7 @@ class CellSettings(_Section):
     csi: Literal["perfect", "pilot"] = Field(
         "perfect", description="the server's knowledge of gains: perfect, or estimated from pilots"
     )
-    pilots: int = Field(4, ge=1, le=4096, description="known symbols a device sends ahead, for pilot")
+    pilots: int = Field(4, ge=1, le=4096, description="known symbols that a device sends ahead, for pilot")
     csi_error: PilotUse = Field(
         "refined",
         description="what becomes of the estimate's error, for pilot: naive ignores it, aware counts it as "
@@ -172,19 +165,16 @@ class CellSettings(_Section):
     )
     access: Literal["orthogonal", "over_the_air"] = Field(
         "orthogonal",
-        description="orthogonal: a subchannel for each device; over_the_air: all devices at once on one, "
+        description="orthogonal: one subchannel per device; over_the_air: all devices at once on one, "
         "their signs added up by the air",
     )
     precoding: Literal["inversion", "phase"] = Field(
         "inversion",
-        description="over_the_air: inversion lets all be heard alike and the weakest be silent, phase lets "
-        "all send at full power",
+        description="over_the_air: with inversion all arrive equally strong and the weakest stay silent; "
+        "with phase all send at full power",
     )
     inversion_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
-        None,
-        ge=-100,
-        le=100,
-        description="SNR in dB at which inversion lets each device be heard; chosen each round by default",
+        None, ge=-100, le=100, description="SNR in dB that inversion aims at; chosen each round by default"
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
 
@@ -206,7 +196,6 @@ class CellSettings(_Section):
         return self
 
 
-# What a vote is where as many devices say +1 as say -1.
 class MethodSettings(_Section):
     """What a device sends and how the server reads it."""
 
@@ -216,11 +205,7 @@ class MethodSettings(_Section):
         "either; keys you set yourself win over it",
     )
     aggregator: str = Field(
-        "sbfl",
-        description="ideal, signsgd, sbfl, blmmse, high_snr, zero_forcing, bfl, signsum (signsgd whose "
-        "server adds the detected signs up and takes no majority), krum, multi_krum, trimmed_mean or median "
-        "(robust means of sbfl's terms, see defence.assumed), or your own rule as "
-        "package.module:function or file.py:function",
+        "sbfl", description="one of these, or your own rule as package.module:function or file.py:function"
     )
     compressor: str = Field(
         "auto",
@@ -238,17 +223,12 @@ class MethodSettings(_Section):
         "gaussian",
         description="family behind the scale a device sends; empirical sends mean|g - mean| itself",
     )
-    form: Form = Field(
-        "corrected", description="published keeps the paper's printed formulas, slips included"
-    )
+    form: Form = Field("corrected", description="published keeps the paper's formulas, slips included")
     scales: Literal["device", "layer"] = Field(
-        "device", description="one mean and scale a device, or a layer"
+        "device", description="one mean and scale per device or per layer"
     )
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
-        None,
-        ge=1,
-        le=16,
-        description='bits for each scalar, in a range that follows the gradients; "none" sends 32-bit floats',
+        None, ge=1, le=16, description='bits per scalar, in an adaptive range; "none" sends 32-bit floats'
     )
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
@@ -259,15 +239,13 @@ class MethodSettings(_Section):
     joint: Literal["linear", "soft", "ep", "factor"] = Field(
         "linear",
         description="how bfl combines the devices: linear (signals), soft (soft bits, closer), ep "
-        "(all but exact, slower), factor (devices that share one direction)",
+        "(almost exact, slower), factor (devices that share one direction)",
     )
     correlation: Literal["learned", "genie"] = Field(
         "learned",
         description="bfl's correlation between devices: learned from what is received, or told by a genie",
     )
-    debias: bool = Field(
-        False, description="divide by the known shrinkage, so that steps carry over between SNRs"
-    )
+    debias: bool = Field(False, description="divide by the known shrinkage, so that steps suit all SNRs")
     error_feedback: float = Field(
         0.0,
         ge=0,
@@ -276,10 +254,7 @@ class MethodSettings(_Section):
         "it helps at steps below about 0.2/L, L being the smoothness of the loss",
     )
     sign_noise: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="deviation of the noise a device adds before it takes signs, over that of its gradient",
+        0.0, ge=0, le=100, description="deviation of noise added before the signs, over the gradient's"
     )
     flip: float = Field(
         0.0,
@@ -315,12 +290,9 @@ DEFAULT_PRESET = "best"
 
 
 def method_name(method: Mapping[str, Any]) -> str:
-    """Return what a method is called in tables and figures: its preset, or its rule.
+    """Return what a method, the section `method` as a table, is called in tables: its preset, or its rule.
 
     A preset whose keys were changed is no longer that preset.
-
-    Args:
-        method: the section `method` of the settings, as a table.
 
     Example:
         >>> method_name({"preset": "best", **PRESETS["best"]}), method_name({"aggregator": "sbfl"})
@@ -338,18 +310,14 @@ def method_name(method: Mapping[str, Any]) -> str:
 class AvailabilitySettings(_Section):
     """Devices that drop out, are late, or are short of power."""
 
-    dropout: float = Field(
-        0.0, ge=0, le=1, description="probability that a device is not received in a round"
-    )
+    dropout: float = Field(0.0, ge=0, le=1, description="probability that a device is not received")
     late: float = Field(
-        0.0, ge=0, le=1, description="probability that a device needs more than a round for its gradient"
+        0.0, ge=0, le=1, description="probability that a device needs more than one round for its gradient"
     )
     staleness: int = Field(
         1, ge=1, le=100, description="rounds by which it is late; it sends what it began with the old weights"
     )
-    limited: float = Field(
-        0.0, ge=0, le=1, description="probability that a device sends at reduced power in a round"
-    )
+    limited: float = Field(0.0, ge=0, le=1, description="probability that a device sends at reduced power")
     backoff_db: float = Field(10.0, ge=0, le=100, description="by how much its power is reduced")
 
 
@@ -357,19 +325,11 @@ class AttackSettings(_Section):
     """Devices that lie."""
 
     kind: str = Field(
-        "none",
-        description="what attackers do: none, sign-flip, scale-inflation, random-bits, ones (all bits +1), "
-        "mean-shift, scale-collusion (most report vanishing scales, one in six inflates), below-bound "
-        "(sign-flip with the largest scale that bound_scales accepts), mixed (of all of these in turn), or "
-        "your own as package.module:function or file.py:function",
+        "none", description="one of these, or your own attack as package.module:function or file.py:function"
     )
-    fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, all run long")
+    fraction: float = Field(0.1, ge=0, le=1, description="part of the devices that attack, in all rounds")
     strength: float = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="what an attacker multiplies its scale by; with mean-shift, how many scales it adds to "
-        "its mean",
+        1.0, gt=0, le=1e6, description="factor on its scale; with mean-shift, scales added to its mean"
     )
     collude: bool = Field(False, description="all attackers send the same bits, for random-bits")
 
@@ -385,13 +345,11 @@ class AttackSettings(_Section):
 class DefenceSettings(_Section):
     """What the server does against lies."""
 
-    bound_scales: bool = Field(
-        False, description="cut means and scales down to what the other devices' make believable"
-    )
+    bound_scales: bool = Field(False, description="cut means and scales to what the other devices' suggest")
     reliability: bool = Field(
         False,
-        description="learn round by round which devices to rely on, leave out those that mislead, and turn "
-        "those round that always send the opposite",
+        description="learn round by round which devices to rely on, leave out those that mislead, and flip "
+        "the signs of those that always send the opposite",
     )
     assumed: float = Field(
         0.3,
@@ -406,12 +364,10 @@ class ServerSettings(_Section):
     """What the server does with the estimate."""
 
     learning_rate: float = Field(3e-2, gt=0, description="learning rate; for regression in units of 1/L")
-    momentum: float = Field(
-        0.0, ge=0, lt=1, description="weight of past estimates in the paper's momentum rule"
-    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates, as in the paper")
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
-    downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit a weight down")
+    downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit per weight down")
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, gt=0, description='largest norm of an estimate; "none" leaves it alone'
     )
@@ -420,9 +376,7 @@ class ServerSettings(_Section):
 class EvalSettings(_Section):
     """When to evaluate the model on the test set."""
 
-    every: int = Field(
-        10, ge=1, description="rounds between two evaluations; the last round is always evaluated"
-    )
+    every: int = Field(10, ge=1, description="rounds between evaluations; the last round always is one")
     at: list[int] = Field([], description="further rounds to evaluate, such as the first hundred more often")
 
 
@@ -430,9 +384,7 @@ class RunSettings(_Section):
     """One run."""
 
     name: str = Field("run", min_length=1, description="what the run is called in tables and reports")
-    label: str | None = Field(
-        None, description="what the method is called there; its preset or aggregator by default"
-    )
+    label: str | None = Field(None, description="name of the method there; by default its preset or rule")
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random in the run")
     rounds: int = Field(200, ge=1, description="number of communication rounds T")
     out: str = Field("runs", min_length=1, description="folder under which run folders are made")
@@ -482,8 +434,7 @@ class RunSettings(_Section):
         from signfade.simulation.attacks import ATTACKS
 
         DATASETS.check(self.data.name)
-        if self.attack.kind != "none":
-            ATTACKS.check(self.attack.kind)
+        ATTACKS.check(self.attack.kind)
         check_settings(self)
         return self
 

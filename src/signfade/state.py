@@ -1,8 +1,7 @@
 """Any state as named tensors and back: what a checkpoint holds.
 
 A state is a tree: dataclasses, dicts with string keys, lists and tuples inside, and at the leaves tensors,
-NumPy arrays, numbers, booleans, strings or None. One pair of functions serves them all, so that no stage of a
-run writes its own.
+NumPy arrays, numbers, booleans, strings or None.
 """
 
 from __future__ import annotations
@@ -25,12 +24,6 @@ def to_tensors(state: Any) -> dict[str, Tensor]:
 
     Numbers keep their value exactly: floats as float64, integers as int64.
 
-    Args:
-        state: A tree as described above.
-
-    Raises:
-        ValueError: A leaf of another type, or a key with a dot.
-
     Example:
         >>> tensors = to_tensors({"round": 3, "losses": [0.5, 0.25], "memory": None})
         >>> {name: value.tolist() for name, value in tensors.items()}
@@ -40,18 +33,11 @@ def to_tensors(state: Any) -> dict[str, Tensor]:
 
 
 def from_tensors(template: T, tensors: Mapping[str, Tensor]) -> T:
-    """Return a state with the structure of `template` and the leaves of `tensors`.
+    """Return a state with the structure of `template`, a fresh state of the same run, and the saved leaves.
 
     Where the template is empty its size was not known before the first round: lists take the length, dicts
     without entries the entries, and tensors the lengths of dimensions of length 0 that were saved. Everything
-    else must be as in the template.
-
-    Args:
-        template: A fresh state of the same run, for its structure and types.
-        tensors: From `to_tensors`.
-
-    Raises:
-        ValueError: A leaf is missing, superfluous, or of another shape or dtype.
+    else must be as in the template; a ValueError names the first leaf that is not.
 
     Example:
         >>> from_tensors({"round": 0, "losses": []}, to_tensors({"round": 3, "losses": [0.5]}))
@@ -111,10 +97,7 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
             used.update(saved.values())
             return {key: tensors[name].clone() for key, name in saved.items()}
         return {key: _rebuilt(_join(path, key), item, tensors, used) for key, item in template.items()}
-    if path not in tensors:
-        raise ValueError(f"{path} is missing from the checkpoint")
-    used.add(path)
-    found = tensors[path]
+    found = _take(path, tensors, used)
     if isinstance(template, str):
         return bytes(found.tolist()).decode().rstrip("\0")
     if isinstance(template, bool | int | float):
@@ -132,19 +115,16 @@ def _rebuilt(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[
 
 
 def _rebuilt_list(path: str, template: Any, tensors: Mapping[str, Tensor], used: set[str]) -> Any:
-    length = _join(path, "length")
-    if length not in tensors:
-        raise ValueError(f"{path} is missing from the checkpoint")
-    used.add(length)
-    count = int(tensors[length].item())
-    items: list[Any] = []
-    for i in range(count):
-        name = _join(path, str(i))
-        if i < len(template):
-            items.append(_rebuilt(name, template[i], tensors, used))
-            continue
-        if name not in tensors:
-            raise ValueError(f"{name} is missing from the checkpoint")
-        used.add(name)
-        items.append(tensors[name].item() if tensors[name].dim() == 0 else tensors[name].clone())
+    count = int(_take(_join(path, "length"), tensors, used).item())
+    items = [_rebuilt(_join(path, str(i)), item, tensors, used) for i, item in zip(range(count), template)]
+    for i in range(len(items), count):
+        found = _take(_join(path, str(i)), tensors, used)
+        items.append(found.item() if found.dim() == 0 else found.clone())
     return type(template)(items)
+
+
+def _take(name: str, tensors: Mapping[str, Tensor], used: set[str]) -> Tensor:
+    if name not in tensors:
+        raise ValueError(f"{name.removesuffix('.length')} is missing from the checkpoint")
+    used.add(name)
+    return tensors[name]

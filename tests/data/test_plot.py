@@ -8,8 +8,7 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from signfade.data import Split, plot_split, split
-from signfade.data.plot import count_classes
+from signfade.data import Split, count_classes, plot_split, split
 
 
 def drawn(figure: Figure) -> np.ndarray:

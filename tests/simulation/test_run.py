@@ -394,7 +394,7 @@ def test_a_blown_up_loss_is_noticed_once() -> None:
     [
         (
             {"method__aggregator": "mode"},
-            "method.aggregator must be one of .*, or package.module:function; got 'mode'",
+            "method.aggregator must be one of .*, package.module:function or file.py:function; got 'mode'",
         ),
         ({"model__name": "transformer"}, "model.name must be"),
         ({"data__devices": 5000}, "devices"),

@@ -63,12 +63,15 @@ def test_a_users_attack_changes_what_is_sent(own: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"data__name": "cifar"}, "data.name must be one of digits, mnist, .* got 'cifar'"),
+        (
+            {"data__name": "cifar"},
+            "one of digits, mnist, idx, regression, gaussian, package.* got 'cifar'",
+        ),
         ({"data__name": "own"}, "which only that app can load"),
         ({"data__name": "{own}:nothing"}, "must return a signfade.data.Dataset; got NoneType"),
         ({"data__name": "{own}:broken"}, "broken failed with KeyError"),
         ({"data__name": "{own}:missing"}, "has no function 'missing'"),
-        ({"attack__kind": "bribe"}, "attack.kind must be one of sign-flip, .* got 'bribe'"),
+        ({"attack__kind": "bribe"}, "attack.kind must be one of none, sign-flip, .* got 'bribe'"),
         ({"attack__kind": "{own}:missing"}, "has no function 'missing'"),
     ],
 )

@@ -12,16 +12,56 @@ import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from signfade._text import printable
-from signfade.cli.app import app
+from signfade.cli import commands
+from signfade.cli.data_command import data_app
+from signfade.cli.deploy_command import deploy
+from signfade.cli.reproduce_command import reproduce
+from signfade.cli.sweep_command import sweep
 
-__all__ = ["run"]
+__all__ = ["app", "run"]
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+# Help is plain text here; with rich installed Typer writes "\[default: 1]" even so.
+typer.core.HAS_RICH = False
+
+app = typer.Typer(
+    name="signfade",
+    help="Train one model over many wireless devices at one bit per weight.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for _name in commands.__all__:
+    app.command()(getattr(commands, _name))
+app.command()(sweep)
+app.command()(reproduce)
+app.command()(deploy)
+app.add_typer(data_app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from signfade import __version__
+
+        typer.echo(f"signfade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from signfade._text import has_controls, printable
 
@@ -15,45 +18,30 @@ if TYPE_CHECKING:
     from signfade.settings import RunSettings
 
 __all__ = [
-    "Address",
+    "AsJson",
     "ConfigFile",
-    "EngineName",
-    "Jobs",
     "Out",
     "Overrides",
+    "Resume",
     "fetch_data",
     "prepare_training",
+    "print_paths",
+    "print_summary",
     "read_settings",
     "stdout_console",
 ]
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="CONFIG", help="TOML file; without one, the defaults: digits."),
-]
+ConfigFile = Annotated[Path | None, Argument(metavar="CONFIG", help="TOML file; by default, digits.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a setting, such as server.learning_rate=1e-3; repeatable."
-    ),
+    Option("--set", metavar="KEY=VALUE", help="Change a setting: server.learning_rate=1e-3; repeatable."),
 ]
 Out = Annotated[
     str | None,
-    typer.Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
+    Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
 ]
-Jobs = Annotated[
-    int,
-    typer.Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time, each a process of one thread."),
-]
-EngineName = Annotated[
-    str, typer.Option("--engine", metavar="process|ray", help="Processes of this machine, or a Ray cluster.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="The Ray cluster; without one, a cluster of this machine's cores."
-    ),
-]
+Resume = Annotated[bool, Option("--resume", help="Continue this run if it was stopped; else start it.")]
+AsJson = Annotated[bool, Option("--json", help="Print the summary as JSON and nothing else.")]
 
 
 def read_settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
@@ -85,6 +73,25 @@ def fetch_data(settings: RunSettings) -> None:
         if next(entry for entry in available() if entry.name == "mnist").where is None:
             with Downloads() as downloads:
                 fetch("mnist", progress=downloads.progress, note=downloads.note)
+
+
+def print_summary(summary: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+    """Print the summary of a run: as JSON alone, or as lines for people."""
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    from signfade.cli.show import summary_text
+    from signfade.experiments.summary import fall_text
+
+    typer.echo(f"{summary_text(summary)}\n{folder}")
+    if (fall := fall_text(summary)) is not None:
+        typer.echo(f"{fall}; try a smaller server.learning_rate")
+
+
+def print_paths(paths: Iterable[Path]) -> None:
+    """Print where results were written, one path per line."""
+    for path in paths:
+        typer.echo(str(path))
 
 
 def stdout_console() -> Console:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from signfade._text import printable
+from signfade.kernels.compiling import tell_compiling
 
 if TYPE_CHECKING:
     from signfade.experiments.workers.job_queue import Event
@@ -33,34 +34,31 @@ def duration(seconds: float) -> str:
         >>> duration(3.21), duration(75), duration(7300)
         ('3.2 s', '1 min 15 s', '2 h 1 min')
     """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
     if seconds < 60:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.{int(seconds < 10)}f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def print_note(text: str, console: Console | None = None) -> None:
-    """Print a note to stderr."""
-    _print(console or Console(stderr=True, highlight=False), f"signfade: note: {text}")
+def _stderr() -> Console:
+    return Console(stderr=True, highlight=False)
 
 
 def _print(console: Console, text: str) -> None:
     console.print(printable(text), markup=False, soft_wrap=True)
 
 
+def print_note(text: str, console: Console | None = None) -> None:
+    """Print a note to stderr."""
+    _print(console or _stderr(), f"signfade: note: {text}")
+
+
 class Progress:
     """Shows how far one run or each of many runs is.
 
     Use as a context. For many runs pass `event` to `run_all` or `compare`; for one run pass `round` and
-    `note` to `train`. The time left is that of the work to do at the pace since the first round seen.
-
-    Args:
-        titles: what the runs are called.
-        rounds: how many rounds each has.
-        console: where to write.
-        work: how long each takes, in any unit; by default its number of rounds.
+    `note` to `train`. The time left is that of the work to do at the pace since the first round seen; `work`
+    says how long each run takes, in any unit, by default its number of rounds.
     """
 
     def __init__(
@@ -70,14 +68,14 @@ class Progress:
         console: Console | None = None,
         work: Sequence[float] | None = None,
     ) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or _stderr()
         self._titles, self._rounds = list(titles), list(rounds)
         self._work = [total / count for total, count in zip(work or rounds, rounds)]  # of one round
         self._single = len(self._titles) == 1
         self._pause = 2.0 if self._single else 10.0  # seconds between two lines in a log
-        self._states = ["waiting"] * len(self._titles)
-        self._done = [0] * len(self._titles)
-        self._texts = [""] * len(self._titles)  # the latest metrics of each
+        runs = len(self._titles)
+        self._states, self._done = ["waiting"] * runs, [0] * runs
+        self._texts = [""] * runs  # the latest metrics of each
         self._accuracy = ""
         self._touched: dict[int, None] = {}  # runs that something happened to, the latest last
         self._worked = 0.0  # since the first round seen; until then workers get ready
@@ -85,30 +83,30 @@ class Progress:
         self._seen: set[int] = set()  # runs with a round since then
         self._began = time.monotonic()
         self._printed = 0.0 if self._single else self._began
-        self._live: Live | None = None
-        if self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True
-            )
+        live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
+        self._live = live if self._console.is_terminal else None
+        self._compiling = tell_compiling(self.note)
 
     def __enter__(self) -> Progress:
         self._began = time.monotonic()
+        self._compiling.__enter__()
         if self._live is not None:
             self._live.start()
         return self
 
     def __exit__(self, error: object, *more: object) -> None:
+        self._compiling.__exit__(None, None, None)
         if self._live is not None:
             self._live.stop()
         if not self._single and error is None:
-            self._print(f"{self.counts()} in {duration(time.monotonic() - self._began)}")
+            _print(self._console, f"{self._counts()} in {duration(time.monotonic() - self._began)}")
 
     def round(self, record: dict[str, Any]) -> None:
         """Show a round of the only run."""
         self._update("round", 0, record["round"], record)
 
     def note(self, text: str) -> None:
-        """Print a note about the only run."""
+        """Print a note."""
         print_note(text, self._console)
 
     def event(self, event: Event) -> None:
@@ -139,7 +137,7 @@ class Progress:
         last = self._single and round == self._rounds[0]
         if self._live is None and (last or now - self._printed >= self._pause):
             self._printed = now
-            self._print(self._line())
+            _print(self._console, self._line())
 
     def _metrics(self, record: dict[str, Any]) -> str:
         """The most telling metric of a round; for a single run the loss or error, and the last accuracy."""
@@ -157,19 +155,19 @@ class Progress:
             self._texts[index] = "was finished"
         elif self._live is None and not self._single:
             metrics = f" ({self._texts[index]})" if self._texts[index] else ""
-            self._print(f"{self._titles[index]}: finished{metrics}")
+            _print(self._console, f"{self._titles[index]}: finished{metrics}")
 
     def _line(self) -> str:
         """Where things are, in one line."""
         if not self._single:
-            return self.counts() + self._time_left()
+            return self._counts() + self._time_left()
         if not self._seen:
             return f"{self._titles[0]}: preparing"
         metrics = f", {self._texts[0]}" if self._texts[0] else ""
         return f"{self._titles[0]}: round {self._done[0]} of {self._rounds[0]}{metrics}{self._time_left()}"
 
-    def counts(self) -> str:
-        """Return how many runs are in which state, in words."""
+    def _counts(self) -> str:
+        """How many runs are in which state, in words."""
         found = Counter(self._states)
         parts = [f"{found[state]} {state}" for state in _STATES if found[state]]
         return f"{len(self._titles)} runs: {', '.join(parts)}"
@@ -200,9 +198,8 @@ class Progress:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
         table.add_column("run", no_wrap=True, overflow="ellipsis")
         table.add_column("state", min_width=8)
-        table.add_column(
-            "rounds", no_wrap=True, justify="right", min_width=2 * len(str(max(self._rounds))) + 4
-        )
+        width = 2 * len(str(max(self._rounds))) + 4
+        table.add_column("rounds", no_wrap=True, justify="right", min_width=width)
         table.add_column("", no_wrap=True, min_width=15)
         for index in sorted([*running, *others, *waiting][:room]):
             at = f"{self._done[index]} of {self._rounds[index]}"
@@ -210,32 +207,22 @@ class Progress:
             table.add_row(*map(Text, cells))  # Text: no name is markup
         return Group(table, bar)
 
-    def _print(self, text: str) -> None:
-        _print(self._console, text)
 
-
-class Downloads:
-    """Shows downloads."""
+class Downloads(Bars):
+    """Shows downloads; use as a context."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn())
-        self._bars = Bars(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Downloads:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
+        console = _stderr()
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        self._files: dict[str, TaskID] = {}
 
     def progress(self, name: str, done: int, total: int) -> None:
         """Show that `done` of `total` bytes of a file are here; a total of 0 is unknown."""
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name)
-        self._bars.update(self._tasks[name], completed=done, total=total or None)
+        if name not in self._files:
+            self._files[name] = self.add_task(name)
+        self.update(self._files[name], completed=done, total=total or None)
 
     def note(self, text: str) -> None:
         """Print a note about a source."""
-        print_note(text, self._console)
+        print_note(text, self.console)

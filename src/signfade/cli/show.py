@@ -39,10 +39,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         predicted = summary.get("median_nmse_theory")
         against = "" if predicted is None else f" (predicted {predicted:.3f})"
         parts.append(f"median error {summary['median_nmse']:.3f}{against}")
-    rounds = summary.get("rounds")
-    parts.append(
-        f"{rounds} {'round' if rounds == 1 else 'rounds'} in {duration(summary.get('seconds') or 0.0)}"
-    )
+    rounds = "1 round" if summary.get("rounds") == 1 else f"{summary.get('rounds')} rounds"
+    parts.append(f"{rounds} in {duration(summary.get('seconds') or 0.0)}")
     if summary.get("uplink_bits") is not None:
         payload = summary.get("payload_bits")
         of_it = "" if payload is None else f" (signs and scalars {payload / 1e6:.3g} Mbit)"
@@ -78,7 +76,7 @@ def read_snrs(text: str) -> NDArray[np.float64]:
 def error_tables(
     snr_db: NDArray[np.float64], errors: Mapping[str, NDArray[np.float64]], width: int
 ) -> list[Table]:
-    """Return tables with a row a rule and a column an SNR, as many as `width` characters need.
+    """Return tables with one row per rule and one column per SNR, as many as `width` characters need.
 
     Example:
         >>> ten = np.arange(10.0)

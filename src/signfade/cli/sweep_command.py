@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from signfade.cli.options import Address, EngineName, Out, Overrides, fetch_data, stdout_console
+from signfade.cli.options import Out, Overrides, fetch_data, print_paths, stdout_console
 
 if TYPE_CHECKING:
     from signfade.experiments.sweeps import Sweep
@@ -16,20 +17,16 @@ __all__ = ["sweep"]
 
 
 def sweep(
-    file: Annotated[
-        Path, typer.Argument(metavar="SWEEP", help="TOML file: a config, [grid], [[runs]], seeds.")
-    ],
-    show: Annotated[
-        bool, typer.Option("--list", help="List the runs and how far they are; run nothing.")
-    ] = False,
-    engine: EngineName = "process",
+    file: Annotated[Path, Argument(metavar="SWEEP", help="TOML file: a config, [grid], [[runs]], seeds.")],
+    show: Annotated[bool, Option("--list", help="List the runs and how far they are; run nothing.")] = False,
+    engine: Annotated[str, Option(metavar="process|ray", help="Where to run: here or on Ray.")] = "process",
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            "-j", "--jobs", metavar="J", min=1, help="Runs at a time, one thread each; all cores by default."
-        ),
+        int | None, Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time; all cores by default.")
     ] = None,
-    address: Address = None,
+    address: Annotated[
+        str | None,
+        Option(metavar="HOST:PORT", help="The Ray cluster; without one, a cluster of this machine's cores."),
+    ] = None,
     overrides: Overrides = None,
     out: Out = None,
 ) -> None:
@@ -66,15 +63,13 @@ def sweep(
         console = stdout_console()
         groups = group_runs([load_run(folder) for folder in outcome.finished])
         console.print(comparison_table(groups, plan.name, console.width))
-    for path in files:
-        typer.echo(str(path))
+    print_paths(files)
     typer.echo(f"a page about them: signfade report {plan.folder}")
     if outcome.failed:
         raise typer.Exit(1)
 
 
 def _listing(plan: Sweep) -> Any:
-    """The runs, how far they are, and where."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from signfade.data.dataset import DATASETS, Available, Dataset, DataSource, available, load
+from signfade.data.dataset import DATASETS, Available, Dataset, DataSource, available, cache_folder, load
 from signfade.data.idx import DataError, read_idx, read_idx_set, write_idx
-from signfade.data.plot import plot_split
+from signfade.data.mnist import MNIST, Sources, fetch
+from signfade.data.plot import count_classes, plot_split
 from signfade.data.regression import RegressionData, make_regression
-from signfade.data.sources import MNIST, Sources, cache_folder, fetch
 from signfade.data.splits import Split, split
 
 # A data set registers itself where it is defined: a new file in this folder is all it takes.
@@ -28,6 +28,7 @@ __all__ = [
     "Split",
     "available",
     "cache_folder",
+    "count_classes",
     "fetch",
     "load",
     "make_regression",

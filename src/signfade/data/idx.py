@@ -1,8 +1,7 @@
 """IDX files, the format of MNIST and its relatives: read with suspicion, written whole.
 
 An IDX file is a magic number (0, 0, type, number of dimensions), the dimensions as big-endian 32-bit
-integers, then the entries. Only unsigned bytes are read here, which is what all image sets of this family
-use.
+integers, then the entries. Only unsigned bytes are read here; all image sets of this family use them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PARTS", "DataError", "IdxSet", "find_idx", "read_idx", "read_idx_set", "write_idx"]
+__all__ = ["PARTS", "DataError", "IdxSet", "file_name", "find_idx", "read_idx", "read_idx_set", "write_idx"]
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 """The four files of a set, by the beginning of their names."""
@@ -35,7 +34,7 @@ class DataError(ValueError):
 
 
 class IdxSet(NamedTuple):
-    """Images and labels as they stand in the four files of a set."""
+    """Images `[N, H, W]` (or `[N, D]`, `[N, C, H, W]`) and labels `[N]` as they stand in the four files."""
 
     train_images: NDArray[np.uint8]
     train_labels: NDArray[np.uint8]
@@ -43,26 +42,24 @@ class IdxSet(NamedTuple):
     test_labels: NDArray[np.uint8]
 
 
+def file_name(part: str) -> str:
+    """Return the usual name of a part, unpacked.
+
+    Example:
+        >>> file_name("train-labels")
+        'train-labels-idx1-ubyte'
+    """
+    return f"{part}-{'idx1' if part.endswith('labels') else 'idx3'}-ubyte"
+
+
 def find_idx(folder: str | Path, part: str) -> Path | None:
-    """Return the file in `folder` that holds one `part` of a set, or None.
+    """Return the file in `folder` that holds one of the `PARTS` of a set, or None.
 
     Both spellings are known (`train-images-idx3-ubyte` and `train-images.idx3-ubyte`), plain or with `.gz`;
     a plain file is preferred.
-
-    Args:
-        folder: where the files are.
-        part: one of `PARTS`.
-
-    Raises:
-        DataError: the folder cannot be looked into.
-
-    Example:
-        >>> find_idx("/nowhere", "train-images") is None
-        True
     """
-    dimensions = (1,) if part.endswith("labels") else (3, 2, 4)
     for packed in ("", ".gz"):
-        for dimension in dimensions:
+        for dimension in (1,) if part.endswith("labels") else (3, 2, 4):
             for separator in "-.":
                 path = Path(folder) / f"{part}{separator}idx{dimension}-ubyte{packed}"
                 try:
@@ -91,13 +88,6 @@ def read_idx(
         limit: refuse a file with more entries than this, however small it is packed; None accepts any size.
         remedy: what the reader of an error should do, the end of its sentence.
 
-    Returns:
-        An array of the shape in the header.
-
-    Raises:
-        DataError: the file cannot be read, is no IDX file of unsigned bytes, is shorter or longer than its
-            header says, is empty or too large, or has another SHA-256.
-
     Example:
         >>> read_idx("/nowhere", remedy="fetch it")
         Traceback (most recent call last):
@@ -116,9 +106,7 @@ def read_idx(
         reason = str(error)
     except EOFError:
         reason = "is truncated"
-    except zlib.error:
-        reason = "is not a whole gzip file"
-    except gzip.BadGzipFile:
+    except (zlib.error, gzip.BadGzipFile):
         reason = "is not a whole gzip file"
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
@@ -130,16 +118,7 @@ def read_idx_set(
 ) -> IdxSet:
     """Read the four files of a set from a folder and check that they belong together.
 
-    Args:
-        folder: holds `train-images`, `train-labels`, `t10k-images` and `t10k-labels`, see `find_idx`.
-        sha256: for each of `PARTS` the hash of the unpacked file; None accepts any content.
-        remedy: what the reader of an error should do, the end of its sentence.
-
-    Returns:
-        Images `[N, H, W]` (or `[N, D]`, `[N, C, H, W]`, as the files have them) and labels `[N]`.
-
-    Raises:
-        DataError: a file is missing or damaged, or counts or image sizes disagree between the files.
+    `sha256` maps `PARTS` to the hashes of the unpacked files; `remedy` is as in `read_idx`.
 
     Example:
         >>> import tempfile
@@ -154,10 +133,9 @@ def read_idx_set(
     for part in PARTS:
         found = find_idx(folder, part)
         if found is None:
-            kind = "idx1" if part.endswith("labels") else "idx3"
-            raise DataError(
-                f"{folder} has no file {part}-{kind}-ubyte (nor {part}.{kind}-ubyte, nor .gz): {remedy}"
-            )
+            usual = file_name(part)
+            dotted = usual.replace("-idx", ".idx")
+            raise DataError(f"{folder} has no file {usual} (nor {dotted}, nor .gz): {remedy}")
         paths[part] = found
     arrays = {
         part: read_idx(path, sha256=None if sha256 is None else sha256[part], remedy=remedy)
@@ -165,15 +143,14 @@ def read_idx_set(
     }
     for side in ("train", "t10k"):
         images, labels = arrays[f"{side}-images"], arrays[f"{side}-labels"]
+        image_file, label_file = paths[f"{side}-images"], paths[f"{side}-labels"]
         if images.ndim < 2:
-            raise DataError(f"{paths[f'{side}-images']} holds a list, not images: {remedy}")
+            raise DataError(f"{image_file} holds a list, not images: {remedy}")
         if labels.ndim != 1:
-            raise DataError(
-                f"{paths[f'{side}-labels']} has {labels.ndim} dimensions, labels have one: {remedy}"
-            )
+            raise DataError(f"{label_file} has {labels.ndim} dimensions, labels have one: {remedy}")
         if len(images) != len(labels):
-            counts = f"{len(images)} images but {paths[f'{side}-labels'].name} has {len(labels)} labels"
-            raise DataError(f"{paths[f'{side}-images']} has {counts}: {remedy}")
+            counts = f"{len(images)} images but {label_file.name} has {len(labels)} labels"
+            raise DataError(f"{image_file} has {counts}: {remedy}")
     train, test = arrays["train-images"].shape[1:], arrays["t10k-images"].shape[1:]
     if train != test:
         sizes = f"of size {list(test)} but those for training are {list(train)}"
@@ -182,14 +159,10 @@ def read_idx_set(
 
 
 def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
-    """Write unsigned bytes as a plain IDX file that appears whole or not at all.
+    """Write unsigned bytes of one to four dimensions as a plain IDX file; one that exists is replaced.
 
     The bytes go to a file beside it that then takes its name, so that a reader, or another process that
     writes the same file, never meets a half.
-
-    Args:
-        path: the file; replaced if it exists.
-        array: one to four dimensions.
 
     Example:
         >>> import tempfile
@@ -199,10 +172,11 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
         array([3, 1, 4], dtype=uint8)
     """
     path = Path(path)
+    shape = array.shape
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with open(part, "xb") as file:
-            file.write(_header(array.shape))
+            file.write(struct.pack(f">BBBB{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape))
             file.write(np.ascontiguousarray(array, dtype=np.uint8).data)
         os.replace(part, path)
     finally:
@@ -211,10 +185,6 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
 
 class _Damaged(Exception):
     """What is wrong with a file, as the middle of a sentence."""
-
-
-def _header(shape: tuple[int, ...]) -> bytes:
-    return struct.pack(f">BBBB{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape)
 
 
 def _parse(stream: BinaryIO | gzip.GzipFile, limit: int | None, sha256: str | None) -> NDArray[np.uint8]:

@@ -22,15 +22,7 @@ _FAINT = "#8a94a3"
 
 
 def count_classes(labels: ArrayLike, split: Split, classes: int) -> NDArray[np.int64]:
-    """Count the samples of each class that each device holds.
-
-    Args:
-        labels: `[N]` integers from 0 to `classes - 1`.
-        split: who holds what.
-        classes: number of classes C.
-
-    Returns:
-        Counts `[K, C]`.
+    """Return how many samples of each class each device holds, `[K, C]`, given all labels `[N]` from 0.
 
     Example:
         >>> parts = Split(np.array([0, 1, 2]), np.array([0, 2, 3]))
@@ -50,15 +42,7 @@ def plot_split(labels: ArrayLike, split: Split, classes: int) -> Figure:
     Up to 30 devices stand in their own order with their counts written out. More are sorted by the class they
     have most of, then by the next, so that the kind of split shows; above 1000, neighbours share a column,
     which shows their mean. The colours differ in lightness only, so they read the same in print and to every
-    eye.
-
-    Args:
-        labels: `[N]` integers from 0 to `classes - 1`.
-        split: who holds what.
-        classes: number of classes C.
-
-    Returns:
-        A figure that belongs to nobody: save it with `figure.savefig(path)`.
+    eye. Arguments as in `count_classes`; save the figure with `figure.savefig(path)`.
 
     Example:
         >>> from signfade.data.splits import split
@@ -76,16 +60,13 @@ def plot_split(labels: ArrayLike, split: Split, classes: int) -> Figure:
         counts = counts[_by_main_class(counts)]
         label = f"{devices} devices, sorted by their main classes"
     group = -(-devices // _COLUMNS)
+    edges = np.arange(0, devices, group)
+    sizes = np.diff(np.append(edges, devices))
+    grid = np.add.reduceat(counts, edges, axis=0) / sizes[:, None]
     if group > 1:
-        edges = np.arange(0, devices, group)
-        sizes = np.diff(np.append(edges, devices))
-        grid = np.add.reduceat(counts, edges, axis=0) / sizes[:, None]
         label += f"; a column is the mean of {group}"
-    else:
-        grid = counts.astype(float)
 
-    height = min(9.0, 1.9 + 0.26 * max(classes, 6))
-    figure = Figure(figsize=(9.0, height), dpi=150, layout="constrained")
+    figure = Figure(figsize=(9.0, min(9.0, 1.9 + 0.26 * max(classes, 6))), dpi=150, layout="constrained")
     top, main = figure.subplots(2, 1, sharex=True, height_ratios=[1, 4])
     _draw_totals(top, grid.sum(axis=1), few)
     _draw_grid(figure, main, grid, label, few)
@@ -97,8 +78,7 @@ def _by_main_class(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return an order of the devices: by main class, then by the second, then by how much of the first."""
     ranks = np.argsort(-counts, axis=1, kind="stable")
     second = ranks[:, 1] if counts.shape[1] > 1 else ranks[:, 0]
-    # Two chunks of about one size have no main class; the lower number leads, so that equal pairs stand
-    # together.
+    # Two chunks of about one size have no main class; the lower number leads: equal pairs stand together.
     most = np.take_along_axis(counts, ranks[:, :2], axis=1)
     tied = (most[:, -1] > 0) & (most[:, -1] >= 0.75 * most[:, 0])
     first = np.where(tied, np.minimum(ranks[:, 0], second), ranks[:, 0])
@@ -146,15 +126,8 @@ def _draw_grid(figure: Figure, axes: Axes, grid: NDArray[np.float64], label: str
         axes.set_xticks(range(columns))
         for device, row in zip(*np.nonzero(grid)):
             count = grid[device, row]
-            axes.text(
-                device,
-                row,
-                f"{count:.0f}",
-                ha="center",
-                va="center",
-                fontsize=7 if count < 1000 else 6,
-                color="white" if norm(count) > 0.55 else _INK,
-            )
+            text = axes.text(device, row, f"{count:.0f}", ha="center", va="center")
+            text.set(fontsize=7 if count < 1000 else 6, color="white" if norm(count) > 0.55 else _INK)
     else:
         axes.set_xticks([])
         for row in np.arange(classes + 1) - 0.5:

@@ -1,4 +1,4 @@
-"""The paper's synthetic regression: every device's samples come from its own key, kept or drawn again.
+"""The data sets without labelled samples: the paper's synthetic regression, and Gaussian gradients.
 
 Loss of device k: `f_k(w) = |X_k w - z_k|**2`, with the samples as *rows* of `X_k` here (the paper has
 columns). The labels are independent of the data, so no `w` fits them well and the loss has a floor; what is
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from signfade import keys
 from signfade._check import check_shape
+from signfade.data.dataset import DATASETS, DataSource
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["RegressionData", "make_regression"]
@@ -36,27 +37,14 @@ class RegressionData:
     Device k's samples are a function of (seed, k) alone: not of K, nor of the order of asking. The first
     devices, as many as `memory` bytes hold, are drawn once; the others are drawn again each time. That is the
     trade: 100,000 devices of 100 x 300 would fill 12 GB, and drawing one of them takes 0.4 ms of a core.
-
-    Attributes:
-        devices: K.
-        samples: N_k, the same for all devices.
-        size: M, number of weights.
-        heterogeneous: devices differ in the power of their data.
-        seed: the seed of all streams.
-        memory: keep at most so many bytes of data.
     """
 
-    devices: int
-    samples: int
-    size: int
-    heterogeneous: bool
+    devices: int  # K
+    samples: int  # N_k, the same for all devices
+    size: int  # M, number of weights
+    heterogeneous: bool  # devices differ in the power of their data
     seed: int
-    memory: int = 1 << 30
-
-    @property
-    def held(self) -> bool:
-        """Whether the whole set can be kept in memory."""
-        return self._kept == self.devices
+    memory: int = 1 << 30  # bytes
 
     @property
     def _kept(self) -> int:
@@ -64,32 +52,25 @@ class RegressionData:
 
     @property
     def X(self) -> Tensor:
-        """Data of all devices, `[K, N_k, M]` float32; ValueError if the set is too large to hold."""
-        return self._all[0]
+        """Data of all devices, `[K, N_k, M]` float32, a new tensor."""
+        return self.chunk(range(self.devices))[0]
 
     @property
     def z(self) -> Tensor:
-        """Labels of all devices, `[K, N_k]` float32; ValueError if the set is too large to hold."""
-        return self._all[1]
+        """Labels of all devices, `[K, N_k]` float32, a new tensor."""
+        return self.chunk(range(self.devices))[1]
 
     @cached_property
     def scales(self) -> Tensor:
         """Variance `a_k` of the entries of `X_k`, `[K]` float64."""
-        if not self.heterogeneous:
-            return torch.full((self.devices,), _POWER, dtype=torch.float64)
         return torch.tensor([self._scale(self._stream(k)) for k in range(self.devices)], dtype=torch.float64)
 
     def chunk(
         self, devices: Sequence[int] | NDArray[np.int64], threads: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the data of some devices, in the order asked.
+        """Return `X [D, N_k, M]` and `z [D, N_k]` of D devices in the order asked, float32, as new tensors.
 
-        Args:
-            devices: D device numbers, from 0 to K - 1.
-            threads: at most so many threads, by default as many as there are cores. Never changes a result.
-
-        Returns:
-            `X [D, N_k, M]` and `z [D, N_k]`, float32, new tensors.
+        All cores by default; the number of threads never changes a result.
 
         Example:
             >>> data = make_regression(devices=20)
@@ -128,19 +109,10 @@ class RegressionData:
         return self._solution[2]
 
     def excess_loss(self, w: Tensor) -> float:
-        """Return how far the summed loss at `w` is above its minimum.
+        """Return how far the summed loss at `w [M]` is above its minimum; NaN if `w` is not finite.
 
         Formula: `sum_k f_k(w) - min = (w - w*)^T A (w - w*)`, `A = sum_k X_k^T X_k`; computed as the right
-            side, which loses no digits near the optimum and needs no data. NaN for weights that are not
-            finite.
-
-        Args:
-            w: weights, `[M]`.
-
-        Example:
-            >>> data = make_regression(devices=4, samples=50, size=10)
-            >>> data.excess_loss(data.optimum)
-            0.0
+        side, which loses no digits near the optimum and needs no data.
 
         Reference: the paper, Sec. VI (linear regression); docs/errata.md.
         """
@@ -148,23 +120,6 @@ class RegressionData:
         error = w.detach().double() - self.optimum
         excess = float(error @ (self._normal[0] @ error))
         return max(excess, 0.0)  # of NaN and 0 this is NaN, the other way round it would be 0
-
-    @cached_property
-    def _all(self) -> tuple[Tensor, Tensor]:
-        if not self.held:
-            raise ValueError(
-                f"devices={self.devices} of {self.samples} x {self.size} do not fit in memory={self.memory}; "
-                "ask for some with chunk(devices)"
-            )
-        X, z, _ = self._store
-
-        def work(first: int, last: int) -> None:
-            spare = np.empty(X.shape[1:], dtype=np.float32), np.empty(z.shape[1:], dtype=np.float32)
-            for device in range(first, last):
-                self._read(device, *spare)
-
-        run_ranges(work, self.devices, available_threads())
-        return torch.from_numpy(X), torch.from_numpy(z)
 
     @cached_property
     def _store(self) -> tuple[_Floats, _Floats, NDArray[np.bool_]]:
@@ -194,9 +149,8 @@ class RegressionData:
         matrix, moment, energy = self._normal
         values, vectors = torch.linalg.eigh(matrix)
         largest = float(values[-1])
-        solid = (
-            values > self.size * torch.finfo(torch.float64).eps * largest
-        )  # fewer samples than weights: singular
+        # With fewer samples than weights the matrix is singular.
+        solid = values > self.size * torch.finfo(torch.float64).eps * largest
         inverse = torch.where(solid, 1 / torch.where(solid, values, 1.0), 0.0)
         optimum = vectors @ (inverse * (vectors.T @ moment))
         return 2 * largest, optimum, max(0.0, energy - float(moment @ optimum))
@@ -233,23 +187,10 @@ def make_regression(
     seed: int = 0,
     memory: int = 1 << 30,
 ) -> RegressionData:
-    """Make the paper's synthetic regression set.
+    """Make the paper's synthetic regression set; the arguments are the fields of `RegressionData`.
 
     Formula: `f_k(w) = |X_k w - z_k|**2`, entries of `X_k` from N(0, a_k) and of `z_k` from N(0, 1), all
     independent; `a_k = 5`, or uniform in (0, 5) if `heterogeneous`.
-
-    Args:
-        devices: K.
-        samples: N_k, for every device.
-        size: M, number of weights.
-        heterogeneous: draw `a_k` for each device.
-        seed: the same seed gives the same data for device k, whatever K is.
-        memory: keep at most so many bytes; what is beyond is drawn again when asked for.
-
-    Returns:
-        A `RegressionData`: `X [K, N_k, M]` and `z [K, N_k]`, or any part of them by `chunk(devices)`, `scales
-        [K]`, and of the *sum* of the local losses `smoothness`, `optimum [M]`, `optimal_loss` and
-        `excess_loss(w)`.
 
     Example:
         >>> data = make_regression(devices=20, heterogeneous=True)
@@ -262,3 +203,10 @@ def make_regression(
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
     return RegressionData(devices, samples, size, heterogeneous, seed, memory)
+
+
+for _name, _help in {
+    "regression": "the paper's synthetic linear regression",
+    "gaussian": "no data: gradients are iid Gaussian, as the theory assumes",
+}.items():
+    DATASETS.add(_name, DataSource(_help, where=lambda cache: "made on the fly"))

@@ -17,11 +17,7 @@ __all__ = ["Split", "split"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The samples of every device, flat in memory: one array of indices and where each device's part begins.
-
-    Attributes:
-        indices: `[N']` int64, the samples of device 0, then those of device 1, and so on; no sample twice.
-        offsets: `[K + 1]` int64, device `k` has `indices[offsets[k]:offsets[k + 1]]`.
+    """The samples of every device, flat in memory: device `k` has `indices[offsets[k]:offsets[k + 1]]`.
 
     Example:
         >>> parts = Split(np.array([4, 7, 1]), np.array([0, 2, 3]))
@@ -29,8 +25,8 @@ class Split:
         (array([4, 7]), array([2, 1]))
     """
 
-    indices: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    indices: NDArray[np.int64]  # [N'], no sample twice
+    offsets: NDArray[np.int64]  # [K + 1]
 
     @property
     def devices(self) -> int:
@@ -64,19 +60,8 @@ def split(
       its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
       that has most, of the class it has most of, so that all can compute a gradient; nothing else is touched.
 
-    Args:
-        labels: `[N]` integers, the class of each sample.
-        devices: K, at most N.
-        how: `two-chunks`, `iid` or `dirichlet`.
-        concentration: of the Dirichlet distribution: small is few classes per device, large one mix for all.
-        seed: the same seed gives the same split.
-
-    Returns:
-        A `Split`, every device with at least one sample.
-
-    Raises:
-        ValueError: more devices than samples; for `two-chunks`, fewer than two classes or a class with fewer
-            samples than devices.
+    `labels [N]` are integers, the class of each sample; there are at most N devices, and each gets at least
+    one sample. A small `concentration` means few classes per device, a large one the same mix for all.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 60)

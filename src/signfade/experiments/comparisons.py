@@ -105,7 +105,8 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
         known = [*settings.variants, *PRESETS, *AGGREGATORS.names()]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         raise ConfigError(
-            f"unknown method {name!r}; the nearest known one is {near!r}, your own is package.module:function"
+            f"unknown method {name!r}; the nearest known one is {near!r}, "
+            "your own is package.module:function or file.py:function"
         )
     chosen = resolve(overlay(tree, layer, f"variants.{name}: ") | {"label": label})
     if is_import_path(chosen.method.aggregator):

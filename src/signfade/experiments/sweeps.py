@@ -80,6 +80,10 @@ def read_sweep(path: Path, overrides: Iterable[str] = (), out: str | None = None
         FolderError: the folder of a run holds another run.
     """
     tree = read(path)
+    if "variants" in tree:
+        raise ConfigError(
+            f"{path} has [variants] and is meant for: signfade compare {path}; a sweep has [grid] or [[runs]]"
+        )
     base: dict[str, Any] = {}
     if "base" in tree:
         if not isinstance(tree["base"], str):

@@ -137,6 +137,7 @@ def _mixed(hostile: Hostile) -> None:
 
 
 for _name, _help, _apply in (
+    ("none", "nobody attacks", lambda hostile: None),
     ("sign-flip", "all bits flipped, means negated, scales times strength", _sign_flip),
     ("scale-inflation", "honest bits, scales times strength", _inflate),
     ("random-bits", "random bits, the same from all attackers if they collude", _random_bits),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numba.core.event
 import pytest
 from rich.console import Console
 
@@ -240,6 +241,25 @@ def test_a_log_gets_lines_and_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
         "signfade: note: c failed: oh",
         "5 runs: 1 finished, 3 waiting, 1 failed in 11 s",
     ]
+
+
+def test_compiling_is_told_once() -> None:
+    shown, text = display()
+    with shown:
+        for _ in range(2):
+            with numba.core.event.trigger_event("numba:compile"):
+                pass
+    assert text.getvalue().count("signfade: note: compiling kernels") == 1
+    with numba.core.event.trigger_event("numba:compile"):
+        pass
+    assert text.getvalue().count("compiling") == 1
+
+
+def test_a_file_for_compare_is_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "compare.toml"
+    file.write_text('[variants.slow]\n"server.learning_rate" = 1e-3\n')
+    assert signfade(["sweep", str(file)]) == 2
+    assert f"{file} has [variants] and is meant for: signfade compare {file};" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["sweep", "deploy"])

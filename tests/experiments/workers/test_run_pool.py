@@ -18,8 +18,7 @@ from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.training import Interrupted, train
 from signfade.experiments.workers import scratch, worker_pool
 from signfade.experiments.workers.job_queue import Event
-from signfade.experiments.workers.run_pool import run_all
-from signfade.experiments.workers.run_worker import _Worker
+from signfade.experiments.workers.run_pool import _RunWorker, run_all
 from signfade.experiments.workers.scratch import remove_dead, scratch_folder
 
 from .pool_helpers import children, inline, left_behind, no_process_stays, planned, remains
@@ -188,7 +187,7 @@ def test_a_worker_whose_orders_do_not_end_notices_before_it_writes(monkeypatch: 
     left: list[int] = []
     monkeypatch.setattr(os, "_exit", left.append)
     for parent, expected in ((os.getppid(), []), (os.getppid() + 1, [1])):
-        _Worker(io.BytesIO(), io.BytesIO(), Path("/nowhere"), parent)._check_parent()
+        _RunWorker(io.BytesIO(), io.BytesIO(), Path("/nowhere"), parent)._check_parent()
         assert left == expected
 
 

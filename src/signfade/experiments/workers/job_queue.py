@@ -22,21 +22,15 @@ Kind = Literal["started", "round", "noted", "retried", "skipped", "finished", "f
 class Event:
     """Something happened to a run.
 
-    Attributes:
-        kind: `skipped`: it was finished before; `retried`: its worker died and another one continues it.
-        index: which of the runs.
-        run: that run.
-        round: rounds it has done.
-        record: the metrics of the round, for `round` only.
-        text: a sentence; empty for `started`, `round`, `skipped` and `finished`.
+    `skipped`: it was finished before; `retried`: its worker died and another one continues it.
     """
 
     kind: Kind
-    index: int
+    index: int  # which of the runs
     run: PlannedRun
-    round: int = 0
-    record: dict[str, Any] = field(default_factory=dict)
-    text: str = ""
+    round: int = 0  # rounds it has done
+    record: dict[str, Any] = field(default_factory=dict)  # the metrics of the round, for `round` only
+    text: str = ""  # a sentence, for `noted`, `retried` and `failed`
 
 
 OnEvent = Callable[[Event], None]
@@ -44,33 +38,18 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the runs ended.
+    """How the runs ended."""
 
-    Attributes:
-        finished: folders of the runs that are finished now, in the order of the runs.
-        failed: why the others are not, by folder.
-        refused: those whose settings or folder could not be used, so that nothing was computed.
-    """
-
-    finished: tuple[Path, ...]
-    failed: dict[Path, str] = field(default_factory=dict)
-    refused: frozenset[Path] = frozenset()
+    finished: tuple[Path, ...]  # folders of the runs that are finished now, in the order of the runs
+    failed: dict[Path, str] = field(default_factory=dict)  # why the others are not, by folder
+    refused: frozenset[Path] = frozenset()  # those whose settings or folder could not be used
 
 
 class JobQueue:
-    """The runs that are still to be done, known by their place in the sequence.
+    """The runs that are still to be done, known by their place in the sequence `runs`.
 
-    Args:
-        runs: all of them; finished ones are reported as skipped at once.
-        on_event: called with every event.
-
-    Attributes:
-        runs: all of them.
-        waiting: those to be run, in order.
-        stops: how often the user asked to stop.
-
-    Raises:
-        FolderError: a folder holds another run.
+    Finished ones are reported as skipped at once; a folder that holds another run is a `FolderError`.
+    `waiting` has those to be run, in order; `stops` counts how often the user asked to stop.
     """
 
     def __init__(self, runs: Sequence[PlannedRun], on_event: OnEvent | None) -> None:
@@ -95,7 +74,7 @@ class JobQueue:
 
     def round(self, index: int, record: dict[str, Any]) -> None:
         """Report a round of a run."""
-        self._event("round", index, record["round"], record)
+        self._event("round", index, record["round"], record=record)
 
     def note(self, index: int, text: str) -> None:
         """Report something that the user should know about a run."""
@@ -126,11 +105,7 @@ class JobQueue:
             self.settle(index, "failed", f"its worker {how}, twice")
 
     def outcome(self) -> Outcome:
-        """Return how the runs ended.
-
-        Raises:
-            Interrupted: the user asked to stop before all were done.
-        """
+        """Return how the runs ended; `Interrupted` if the user asked to stop before all were done."""
         if self.stops and self.waiting:
             done = len(self.runs) - len(self.waiting) - len(self._failed)
             raise Interrupted(f"stopped with {done} of {len(self.runs)} runs finished")
@@ -141,13 +116,6 @@ class JobQueue:
             frozenset(folders[index] for index in self._refused),
         )
 
-    def _event(
-        self,
-        kind: Kind,
-        index: int,
-        round: int | None = None,
-        record: dict[str, Any] | None = None,
-        text: str = "",
-    ) -> None:
+    def _event(self, kind: Kind, index: int, round: int | None = None, **more: Any) -> None:
         self._rounds[index] = self._rounds[index] if round is None else round
-        self._on_event(Event(kind, index, self.runs[index], self._rounds[index], record or {}, text))
+        self._on_event(Event(kind, index, self.runs[index], self._rounds[index], **more))

@@ -82,6 +82,6 @@ def _runs(pid: int, start: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:
+    except OSError:  # it is somebody else's
         return True
     return True

@@ -13,11 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.data import load
@@ -29,12 +26,11 @@ from signfade.settings import RunSettings
 from signfade.simulation.buffers import merge_buffers
 from signfade.simulation.run import RunFailed
 from signfade.simulation.synthetic import RegressionTask
-from signfade.simulation.task import Devices, Evaluation, LocalGradients, Task
+from signfade.simulation.task import Devices, LocalGradients, Task
 from signfade.simulation.tasks import make_task
 
 __all__ = ["Part", "ShardPool", "ShardedTask", "Share", "compute", "cut", "serve", "sharded"]
 
-_SERVE = "signfade.experiments.workers.shards:serve"
 _DEATHS = 2  # of workers in one round, before the run fails
 _MOST = 1024  # processes of one machine
 
@@ -73,18 +69,9 @@ def cut(count: int, parts: int, grain: int = 1) -> list[slice]:
 
 
 def compute(task: Task, share: Share, weights: Tensor, gradients: Tensor) -> Part:
-    """Compute a worker's share, as a worker does.
+    """Compute a worker's share at common `weights [M]` and put the gradients in `gradients [k, M]`.
 
     A device's buffers are those that a round of this device alone would leave.
-
-    Args:
-        task: what is learned.
-        share: whose gradients.
-        weights: the common model, `[M]`.
-        gradients: where to put them, `[k, M]`; its rows are the share's.
-
-    Returns:
-        Losses and buffers.
     """
     if not share.state:
         local = task.local_gradients(weights, share.devices, share.round)
@@ -100,45 +87,26 @@ def compute(task: Task, share: Share, weights: Tensor, gradients: Tensor) -> Par
     return Part(share.first, losses, reports)
 
 
-class Gradients(Protocol):
-    """Workers that hold the same task."""
-
-    size: int
-
-    def compute(self, weights: Tensor, shares: Sequence[Share], gradients: Tensor) -> list[Part]:
-        """Compute all shares, one per worker, and put the gradients in the rows of `gradients`, `[k, M]`."""
-
-
 class ShardedTask:
-    """A task whose gradients workers compute; all numbers are those of the task itself.
+    """A task whose gradients `workers` compute, which hold the same task; all numbers are the task's."""
 
-    Args:
-        task: what is learned.
-        workers: hold the same task.
-    """
-
-    def __init__(self, task: Task, workers: Gradients) -> None:
+    def __init__(self, task: Task, workers: ShardPool) -> None:
         self._task, self._workers = task, workers
         self._grain = task.grain if isinstance(task, RegressionTask) else 1
         self._reported: list[list[Tensor]] = []
-        self.devices: int = task.devices
-        self.size: int = task.size
-        self.segments: tuple[int, ...] = task.segments
-        self.shares: NDArray[np.float64] = task.shares
-        self.extra_bits: int = task.extra_bits
+        self.devices, self.size, self.segments = task.devices, task.size, task.segments
+        self.shares, self.extra_bits = task.shares, task.extra_bits
+        self.initial_weights, self.evaluate = task.initial_weights, task.evaluate
+        self.state, self.restore = task.state, task.restore
 
     @property
     def step_unit(self) -> float:
         """What the step is measured in."""
         return self._task.step_unit
 
-    def initial_weights(self) -> Tensor:
-        """Return the weights before the first round, `[M]`."""
-        return self._task.initial_weights()
-
     def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
         """Have the workers compute, and put the rows together in the order of the devices."""
-        state = self._task.state() if self.extra_bits else {}
+        state = self.state() if self.extra_bits else {}
         pieces = cut(len(devices), self._workers.size, self._grain)
         shares = [Share(piece.start, devices[piece], round, state) for piece in pieces]
         gradients = torch.empty(len(devices), self.size)
@@ -146,36 +114,16 @@ class ShardedTask:
         self._reported += [report for part in parts for report in part.reports]
         return LocalGradients(gradients, torch.cat([part.losses for part in parts]))
 
-    def evaluate(self, weights: Tensor) -> Evaluation:
-        """Return test loss and accuracy, found here."""
-        return self._task.evaluate(weights)
-
     def end_round(self) -> None:
         """Merge the buffers that the devices reported, in their order."""
         if self._reported:
-            self._task.restore(dict(zip(self._task.state(), merge_buffers(self._reported), strict=True)))
+            self.restore(dict(zip(self.state(), merge_buffers(self._reported), strict=True)))
             self._reported.clear()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what must be saved besides the weights."""
-        return self._task.state()
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state` returned."""
-        self._task.restore(state)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """The first order of a worker: which task."""
-
-    settings: RunSettings
-    data: Shared | None
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A later one: a share, and the files of the weights `[M]` and of all gradients `[rows, M]`."""
+    """An order: a share, and the files of the weights `[M]` and of all gradients `[rows, M]`."""
 
     share: Share
     weights: Path
@@ -186,13 +134,9 @@ class _Work:
 
 @contextmanager
 def sharded(shards: int) -> Iterator[Callable[[RunSettings], Task]]:
-    """Start processes that compute gradients, and stop them at the end of the context.
+    """Start processes of one thread each that compute gradients; stop them at the end of the context.
 
-    Args:
-        shards: number of processes, each with one thread.
-
-    Yields:
-        What makes the task of a run, for `train`: its gradients are computed by the processes.
+    Yields what makes the task of a run, for `train`.
 
     Example:
         >>> from signfade.experiments.config import resolve
@@ -227,29 +171,20 @@ def sharded(shards: int) -> Iterator[Callable[[RunSettings], Task]]:
 class ShardPool:
     """Processes that hold one task; when one dies, another computes its share.
 
-    Args:
-        size: number of processes.
-        settings: of the run.
-        data: its labelled set, if it has one.
-        folder: for the shared files; made.
+    `data` is the labelled set of the run, if it has one; the new `folder` is for shared files.
     """
 
     def __init__(self, size: int, settings: RunSettings, data: Shared | None, folder: Path) -> None:
         self.size = size
         self._folder = folder
         folder.mkdir()
-        self._pool: WorkerPool[Part | str] = WorkerPool(_SERVE, folder.parent, _Start(settings, data))
+        self._pool: WorkerPool[Part | str] = WorkerPool(f"{__name__}:serve", folder.parent, (settings, data))
         self._pool.start(size)
         self._weights: Tensor | None = None
         self._area: Tensor | None = None
 
     def compute(self, weights: Tensor, shares: Sequence[Share], gradients: Tensor) -> list[Part]:
-        """Compute all shares and put the gradients in the rows of `gradients`.
-
-        Raises:
-            ValueError: what a device's computation raised.
-            RunFailed: too many workers die.
-        """
+        """Compute all shares, one per worker, and put the gradients in the rows of `gradients [k, M]`."""
         rows, size = gradients.shape
         if self._weights is None or self._area is None or len(self._area) < rows:
             self._weights = _map(self._folder / "weights", size)
@@ -287,20 +222,12 @@ def _map(path: Path, size: int) -> Tensor:
 
 
 def serve(scratch: str, parent: int) -> None:
-    """Be a worker of a `ShardPool`.
-
-    Args:
-        scratch: folder of the parent's shared files, to be removed should the parent be killed.
-        parent: its process number; nothing is written here that outlives it.
-    """
+    """Be a worker of a `ShardPool`, whose shared files are in `scratch`."""
     orders, answers = worker_pipes()
     try:
-        start: _Start = pickle.load(orders)
-        task = make_task(start.settings, 1, None if start.data is None else open_shared(start.data))
-        while True:
-            work: _Work | None = pickle.load(orders)
-            if work is None:
-                return
+        settings, data = pickle.load(orders)
+        task = make_task(settings, 1, None if data is None else open_shared(data))
+        while (work := pickle.load(orders)) is not None:
             pickle.dump(_answer(task, work), answers)
             answers.flush()
     except (EOFError, BrokenPipeError):  # the parent kills its workers in the end, so it was killed itself

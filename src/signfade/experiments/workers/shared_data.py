@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from signfade.data import Dataset, load
+from signfade.data import DATASETS, Dataset, load
 from signfade.settings import RunSettings
 
-__all__ = ["PARTS", "Shared", "data_key", "open_shared", "share", "share_all"]
+__all__ = ["PARTS", "DataKey", "Shared", "data_key", "open_shared", "share", "share_all"]
 
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 DataKey = tuple[str, str | None]
@@ -31,7 +32,8 @@ class Shared:
 def data_key(settings: RunSettings) -> DataKey | None:
     """Return what names the data set of a run; None if it is drawn from the seed and there is none."""
     data = settings.data
-    return None if data.name in ("regression", "gaussian") else (data.name, data.folder)
+    source = DATASETS.built_in(data.name)
+    return None if source is not None and source.load is None else (data.name, data.folder)
 
 
 def share(dataset: Dataset, folder: Path) -> Shared:
@@ -45,10 +47,11 @@ def share(dataset: Dataset, folder: Path) -> Shared:
         (True, (360,))
     """
     folder.mkdir(parents=True)
-    tensors = {part: getattr(dataset, part).contiguous() for part in PARTS}
-    for part, tensor in tensors.items():
-        tensor.numpy().tofile(folder / part)
-    shapes = {part: tuple(tensor.shape) for part, tensor in tensors.items()}
+    shapes = {}
+    for part in PARTS:
+        tensor = getattr(dataset, part)
+        tensor.contiguous().numpy().tofile(folder / part)
+        shapes[part] = tuple(tensor.shape)
     return Shared(folder, shapes, dataset.classes, dataset.name)
 
 
@@ -63,16 +66,11 @@ def open_shared(shared: Shared) -> Dataset:
     return Dataset(**tensors, classes=shared.classes, name=shared.name)
 
 
-def share_all(settings: Iterable[RunSettings], folder: Path) -> dict[DataKey, Shared]:
+def share_all(settings: Iterable[RunSettings], folder: Path) -> dict[DataKey | None, Shared]:
     """Share every data set that the runs name; the runs report one that cannot be loaded."""
-    found: dict[DataKey, Shared] = {}
-    refused: set[DataKey] = set()
-    for one in settings:
-        key = data_key(one)
-        if key is None or key in found or key in refused:
-            continue
-        try:
-            found[key] = share(load(*key), folder / f"data-{len(found)}")
-        except ValueError:
-            refused.add(key)
+    found: dict[DataKey | None, Shared] = {}
+    for key in dict.fromkeys(map(data_key, settings)):
+        with suppress(ValueError):
+            if key is not None:
+                found[key] = share(load(*key), folder / f"data-{len(found)}")
     return found

@@ -47,10 +47,8 @@ class Message(Generic[T]):
 class WorkerPool(Generic[T]):
     """Processes of one thread each; a job is known by its number.
 
-    Args:
-        serve: `module:function` that a worker calls, with `scratch` and the parent's process number.
-        scratch: a folder of the parent's.
-        first_order: sent to every new worker before its first job; None for nothing.
+    A worker calls the function `serve`, given as `module:function`, with the parent's folder `scratch` and
+    process number. `first_order`, if any, is sent to every new worker before its first job.
     """
 
     def __init__(self, serve: str, scratch: Path, first_order: object = None) -> None:

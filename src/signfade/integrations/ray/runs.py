@@ -26,7 +26,7 @@ from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.stopping import on_stop_signal
 from signfade.experiments.training import train
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
-from signfade.experiments.workers.run_worker import ending
+from signfade.experiments.workers.run_pool import ending
 from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key
 from signfade.simulation.allocator import tune_allocator
 from signfade.simulation.run import RunFailed

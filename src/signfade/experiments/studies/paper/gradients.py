@@ -14,8 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from signfade.data import Split, load, plot_split, split
-from signfade.data.plot import count_classes
+from signfade.data import Split, count_classes, load, plot_split, split
 from signfade.device import rotate
 from signfade.experiments.figures import cell_map
 from signfade.experiments.studies.drawing import log_axis, new_figure, note_scale

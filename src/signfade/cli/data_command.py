@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from signfade.cli.options import ConfigFile, Overrides, read_settings, stdout_console
+from signfade.cli.options import ConfigFile, Overrides, print_paths, read_settings, stdout_console
 
 __all__ = ["data_app"]
 
@@ -30,10 +31,8 @@ def data_list() -> None:
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="mnist")],
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to put it; the cache by default.")
-    ] = None,
+    name: Annotated[str, Argument(help="mnist")],
+    folder: Annotated[Path | None, Option(metavar="DIR", help="Folder; the cache by default.")] = None,
 ) -> None:
     """Download a data set once; its files are checked by SHA-256."""
     from signfade.cli.progress import Downloads
@@ -41,16 +40,14 @@ def data_fetch(
 
     with Downloads() as downloads:
         where = fetch(name, folder, progress=downloads.progress, note=downloads.note)
-    typer.echo(str(where))
+    print_paths([where])
 
 
 @data_app.command("split")
 def data_split(
     config: ConfigFile = None,
     overrides: Overrides = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A PNG.")] = Path(
-        "split.png"
-    ),
+    output: Annotated[Path, Option("-o", "--output", metavar="FILE", help="A PNG.")] = Path("split.png"),
 ) -> None:
     """Draw which device of a run holds what."""
     settings = read_settings(config, overrides)
@@ -62,10 +59,10 @@ def data_split(
     who = split(dataset.train_y, data.devices, data.split, data.concentration, settings.seed)
     figure = plot_split(dataset.train_y, who, dataset.classes)
     stem = output.with_suffix("") if output.suffix == ".png" else output
-    file = save_figure(figure, stem, ["png"])[0]
+    files = save_figure(figure, stem, ["png"])
     least, most = who.counts.min(), who.counts.max()
     each = f"{least}" if least == most else f"{least} to {most}"
     typer.echo(
         f"{who.devices} devices hold {each} samples each, {who.counts.sum()} of {len(dataset.train_y)} in all"
     )
-    typer.echo(str(file))
+    print_paths(files)

@@ -1,82 +1,44 @@
-"""The commands. Each is a few lines: read the input, call the library, print."""
+"""The commands about runs. Each is a few lines: read the input, call the library, print."""
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import typer.core
+from typer import Argument, Option
 
-from signfade.cli.data import data_app
-from signfade.cli.deploy import deploy
 from signfade.cli.options import (
+    AsJson,
     ConfigFile,
-    Jobs,
     Out,
     Overrides,
+    Resume,
     fetch_data,
     prepare_training,
+    print_paths,
+    print_summary,
     read_settings,
     stdout_console,
 )
-from signfade.cli.reproduce import reproduce
-from signfade.cli.sweep_command import sweep
 
 if TYPE_CHECKING:
     from signfade.settings import RunSettings
 
-__all__ = ["app"]
-
-# Help is plain text here; with rich installed Typer writes "\[default: 1]" even so.
-typer.core.HAS_RICH = False
-
-app = typer.Typer(
-    name="signfade",
-    help="Train one model over many wireless devices at one bit per weight.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+# In the order of `signfade --help`.
+__all__ = ["run", "compare", "demo", "link", "theory", "report", "config"]  # noqa: RUF022
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from signfade import __version__
-
-        typer.echo(f"signfade {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def run(
     config: ConfigFile = None,
     overrides: Overrides = None,
     out: Out = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue this run if it was stopped; start it if it is not there."),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
-    ] = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
     shards: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Compute the devices on N worker processes; never changes a result."
-        ),
+        Option(metavar="N", min=1, help="Compute the devices on N worker processes; never changes a result."),
     ] = None,
 ) -> None:
     """Train one model over one cell.
@@ -93,37 +55,24 @@ def run(
     prepare_training(settings)
     workers = nullcontext() if shards is None else sharded(shards)
     with workers as make_task, Progress([settings.method_label], [settings.rounds]) as progress:
-        summary = train(
-            settings,
-            folder,
-            resume=resume,
-            on_round=progress.round,
-            on_note=progress.note,
-            make_task=make_task,
-        )
-    if as_json:
-        typer.echo(json.dumps(summary, indent=2))
-        return
-    from signfade.cli.show import summary_text
-    from signfade.experiments.summary import fall_text
-
-    typer.echo(f"{summary_text(summary)}\n{folder}")
-    if (fall := fall_text(summary)) is not None:
-        typer.echo(f"{fall}; try a smaller server.learning_rate")
+        show: Any = {"on_round": progress.round, "on_note": progress.note}
+        summary = train(settings, folder, resume=resume, make_task=make_task, **show)
+    print_summary(summary, folder, as_json)
 
 
-@app.command()
 def compare(
     config: ConfigFile = None,
     methods: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="A,B,C",
             help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
         ),
     ] = "signsgd,sbfl,best,ideal",
-    seeds: Annotated[int, typer.Option(metavar="N", help="Repeat everything with N seeds.")] = 1,
-    jobs: Jobs = 1,
+    seeds: Annotated[int, Option(metavar="N", help="Repeat everything with N seeds.")] = 1,
+    jobs: Annotated[
+        int, Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time, each a process of one thread.")
+    ] = 1,
     overrides: Overrides = None,
     out: Out = None,
 ) -> None:
@@ -136,7 +85,6 @@ def compare(
     _compare(settings, methods.split(","), seeds, f"{settings.name}-compare", jobs)
 
 
-@app.command()
 def demo(overrides: Overrides = None, out: Out = None) -> None:
     """Compare four methods on digits, in under two minutes.
 
@@ -168,13 +116,11 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, j
     files = write_comparison(result, folder, settings.name)
     console = stdout_console()
     console.print(comparison_table(result.groups, settings.name, console.width))
-    for file in files:
-        typer.echo(str(file))
+    print_paths(files)
     if result.failed:
         raise typer.Exit(1)
 
 
-@app.command()
 def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None) -> None:
     """Study the cell of a run, without training.
 
@@ -189,26 +135,22 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
     console = stdout_console()
     for part in link_text(study):
         console.print(part)
-    for file in files:
-        typer.echo(str(file))
+    print_paths(files)
 
 
-@app.command()
 def theory(
     snr_db: Annotated[
-        str, typer.Option(metavar="A,B,C", help="SNRs in dB, or FIRST:LAST:STEP.")
+        str, Option(metavar="A,B,C", help="In dB, or FIRST:LAST:STEP.")
     ] = "-10,-5,0,5,10,15,20",
-    family: Annotated[str, typer.Option(help="Prior of a coordinate: gaussian or laplacian.")] = "gaussian",
-    fading: Annotated[
-        str, typer.Option(help="Average over fading: gaussian, rayleigh, rician or none.")
-    ] = "none",
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the curves, as PNG, SVG or PDF.")
-    ] = None,
+    family: Annotated[str, Option(help="Prior of a coordinate: gaussian or laplacian.")] = "gaussian",
+    fading: Annotated[str, Option(help="Average over fading: gaussian, rayleigh, rician or none.")] = "none",
+    plot: Annotated[Path | None, Option(metavar="FILE", help="Draw the curves, as PNG, SVG or PDF.")] = None,
 ) -> None:
-    """Predict the error of each rule at given SNRs.
+    """Predict the error of one device's estimate at given SNRs.
 
-    It is the squared error of a coordinate, in units of its variance.
+    It is the squared error of a coordinate, in units of its variance, under each rule that reads every device
+    by itself. A vote and the joint rules combine devices, so their error depends on the whole cell: see
+    "signfade link" for the vote, and "nmse_theory" in the metrics of a run.
     """
     from signfade.cli.show import error_tables, read_snrs
 
@@ -231,16 +173,14 @@ def theory(
     console.print(f"{ERRORS_ARE}{'' if fading == 'none' else f', averaged over {fading} fading'}")
     for table in error_tables(snrs, errors, console.width):
         console.print(table)
-    for file in files:
-        typer.echo(str(file))
+    print_paths(files)
 
 
-@app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run folders, or folders of them.")],
+    folders: Annotated[list[Path], Argument(metavar="DIR", help="Run folders, or folders of them.")],
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "-o",
             "--output",
             metavar="FILE",
@@ -255,24 +195,14 @@ def report(
     from signfade.experiments.html_report import write_report
 
     place = folders[0] if len(folders) == 1 else Path()
-    typer.echo(str(write_report(folders, output or place / "report.html")))
+    print_paths([write_report(folders, output or place / "report.html")])
 
 
-@app.command()
 def config(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="A TOML file to complete with the defaults.")
-    ] = None,
+    file: Annotated[Path | None, Argument(metavar="CONFIG", help="TOML file, to be completed.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Print all settings and what they mean, as TOML."""
     from signfade.experiments.config import load, to_toml
 
     typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
-
-
-# In the order of `signfade --help`, after those above.
-app.command()(sweep)
-app.command()(reproduce)
-app.command()(deploy)
-app.add_typer(data_app, name="data")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from signfade.cli.options import prepare_training, stdout_console
+from signfade.cli.options import prepare_training, print_paths, stdout_console
 
 if TYPE_CHECKING:
     from signfade.experiments.planned_runs import PlannedRun
@@ -20,42 +21,27 @@ __all__ = ["reproduce"]
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME...", help='Studies, tables or figures by name, or "all"; see --list.'),
+        Argument(metavar="NAME...", help='Studies, tables or figures by name, or "all"; see --list.'),
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--list", help="List the names, their runs and the time they take; run nothing.")
-    ] = False,
+    show: Annotated[bool, Option("--list", help="List names, runs and times; run nothing.")] = False,
     seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seeds of everything; by default 2 per cell, 3 to 5 elsewhere."),
+        int | None, Option(metavar="N", help="Seeds of everything; by default 2 per cell, 3 to 5 elsewhere.")
     ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(metavar="T", help="Rounds of the tables, and at most of the figures.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="J", help="Runs at a time, one thread each; all cores by default.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small data, few rounds, one seed: minutes instead of days.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help='Folder for runs and pages; "reproduction" by default.'),
-    ] = None,
+    rounds: Annotated[int | None, Option(metavar="T", help="Rounds; of figures, at most so many.")] = None,
+    jobs: Annotated[int | None, Option(metavar="J", help="Runs at a time; all cores by default.")] = None,
+    quick: Annotated[bool, Option("--quick", help="Small data, few rounds, one seed: minutes.")] = False,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Folder for runs and pages.")] = None,
     docs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Update tables and figures of the docs there; their runs count as finished."
-        ),
+        Option(metavar="DIR", help="Update tables and figures of the docs; their runs count as finished."),
     ] = None,
-    render: Annotated[
-        bool, typer.Option("--render", help="Run nothing; write the pages from what is finished.")
-    ] = False,
+    render: Annotated[bool, Option("--render", help="Only write pages, from what is finished.")] = False,
 ) -> None:
     """Run the studies behind the docs: the paper's tables and figures beside ours, and our own.
 
     Studies share their runs, and a finished run is never repeated: stop whenever you like, and give the same
-    command again to continue. Each study writes a page; that of the paper is OUT/results.md.
+    command again to continue. Each study writes a page; that of the paper is OUT/results.md. OUT is
+    "reproduction" by default.
     """
     from signfade.cli.progress import Progress, print_note
     from signfade.experiments.config import resolve
@@ -94,8 +80,7 @@ def reproduce(
 
         failed = runner.run(parts, execute, print_note)
     written = runner.write(catalogue.STUDIES, parts)
-    for path in [*written, *(runner.write_docs(catalogue.STUDIES) if docs else [])]:
-        typer.echo(str(path))
+    print_paths([*written, *(runner.write_docs(catalogue.STUDIES) if docs else [])])
     if failed:
         raise typer.Exit(1)
 

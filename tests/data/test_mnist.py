@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from signfade.data import DataError, Sources, fetch, load, read_idx, read_idx_set
-from signfade.data.sources import MNIST
+from signfade.data import MNIST, DataError, Sources, fetch, load, read_idx, read_idx_set
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 
@@ -424,6 +423,11 @@ def test_the_table_of_hashes_is_whole() -> None:
     assert tuple(MNIST.sha256) == PARTS
     assert all(len(digest) == 64 and int(digest, 16) for digest in MNIST.sha256.values())
     assert len(set(MNIST.sha256.values())) == 4
+
+
+def test_the_readme_says_where_mnist_comes_from() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"mirrors or npm (`{MNIST.package.partition('@')[0]}`)" in readme
 
 
 @pytest.mark.parametrize("name", ["digits", "idx", "regression", "gaussian"])

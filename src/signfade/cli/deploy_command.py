@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
+from typer import Option
 
-from signfade.cli.options import ConfigFile, Out, Overrides, prepare_training, read_settings
+from signfade.cli.options import (
+    AsJson,
+    ConfigFile,
+    Out,
+    Overrides,
+    Resume,
+    prepare_training,
+    print_summary,
+    read_settings,
+)
 
 __all__ = ["deploy"]
 
 
 def deploy(
     config: ConfigFile = None,
-    devices: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of SuperNodes; the setting data.devices.")
-    ] = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt connections, by certificates made now.")
-    ] = False,
+    devices: Annotated[int | None, Option(metavar="N", help="SuperNodes; the setting data.devices.")] = None,
+    tls: Annotated[bool, Option("--tls", help="Encrypt connections, by certificates made now.")] = False,
     auth: Annotated[
-        bool,
-        typer.Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; turns TLS on."),
+        bool, Option("--auth", help="Let in only SuperNodes whose keys, made now, are known; turns TLS on.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds a round waits for its devices at most.")
-    ] = 120.0,
-    quorum: Annotated[
-        float, typer.Option(metavar="Q", help="Share of the devices whose replies are enough for a round.")
-    ] = 1.0,
+    timeout: Annotated[float, Option(metavar="S", help="Seconds a round waits at most.")] = 120.0,
+    quorum: Annotated[float, Option(metavar="Q", help="Share of replies that completes a round.")] = 1.0,
     deadline: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="S",
             help="Seconds a round that has its quorum waits for the rest; half as long again by default.",
         ),
     ] = None,
     overrides: Overrides = None,
     out: Out = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue this run if it was stopped; start it if it is not there."),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
-    ] = False,
+    resume: Resume = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train on real processes over Flower.
 
@@ -70,21 +64,7 @@ def deploy(
     folder = deploy_folder(settings)
     prepare_training(settings)
     with Progress([settings.method_label], [settings.rounds]) as progress:
-        summary = run_deployment(
-            settings,
-            folder,
-            tls=tls,
-            auth=auth,
-            timeout=timeout,
-            quorum=quorum,
-            deadline=deadline,
-            resume=resume,
-            on_round=progress.round,
-            on_note=progress.note,
-        )
-    if as_json:
-        typer.echo(json.dumps(summary, indent=2))
-        return
-    from signfade.cli.show import summary_text
-
-    typer.echo(f"{summary_text(summary)}\n{folder}")
+        options: dict[str, Any] = {"tls": tls, "auth": auth, "timeout": timeout, "quorum": quorum}
+        options |= {"deadline": deadline, "resume": resume}
+        summary = run_deployment(settings, folder, on_round=progress.round, on_note=progress.note, **options)
+    print_summary(summary, folder, as_json)

@@ -1,0 +1,30 @@
+"""Tell when numba compiles: the first run on a machine waits many seconds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from numba.core import event
+
+__all__ = ["tell_compiling"]
+
+
+class _Once(event.Listener):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell: Callable[[str], None] | None = tell
+
+    def on_start(self, happened: Any) -> None:
+        if self._tell is not None:
+            self._tell("compiling kernels, once per machine; this takes about a minute")
+            self._tell = None
+
+    def on_end(self, happened: Any) -> None:
+        pass
+
+
+def tell_compiling(tell: Callable[[str], None]) -> AbstractContextManager[object]:
+    """Return a context in which the first kernel that is compiled, not loaded from disk, is told about."""
+    manager: AbstractContextManager[object] = event.install_listener("numba:compile", _Once(tell))
+    return manager
