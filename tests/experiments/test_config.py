@@ -20,11 +20,11 @@ from signfade.experiments.config import (
     load,
     overlay,
     parse_override,
+    parse_toml,
     plain_defaults,
     resolve,
-    to_toml,
 )
-from signfade.experiments.toml import parse_toml, toml_value
+from signfade.experiments.toml import to_toml, toml_value
 from signfade.server import AGGREGATORS
 from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings
 from signfade.simulation.attacks import ATTACKS

@@ -12,8 +12,9 @@ from signfade import experiments
 from signfade.experiments.config import load
 from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.group import Group, Run, group_runs, load_run
+from signfade.experiments.group import Group, Run, group_runs
 from signfade.experiments.html_report import render_report, write_report
+from signfade.experiments.results import load_run
 from signfade.experiments.table import comparison, sent_items
 from signfade.experiments.training import train
 

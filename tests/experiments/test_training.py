@@ -18,11 +18,10 @@ import torch
 from signfade.experiments import training as module
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.group import load_run
-from signfade.experiments.planned_runs import run_folder, status_of
+from signfade.experiments.metrics import fall_text
+from signfade.experiments.results import load_run
 from signfade.experiments.studies.records import Records, read_folder
-from signfade.experiments.summary import fall_text
-from signfade.experiments.training import Interrupted, RunFailed, train
+from signfade.experiments.training import Interrupted, RunFailed, run_folder, status_of, train
 from signfade.settings import RunSettings
 
 ROUNDS = 12

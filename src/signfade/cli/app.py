@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,8 +86,7 @@ def run(
     """
     settings = read_settings(config, overrides, out)
     from signfade.cli.progress import Progress
-    from signfade.experiments.planned_runs import run_folder
-    from signfade.experiments.training import train
+    from signfade.experiments.training import run_folder, train
     from signfade.experiments.workers.shards import sharded
 
     folder = run_folder(settings)
@@ -105,7 +105,7 @@ def run(
         typer.echo(json.dumps(summary, indent=2))
         return
     from signfade.cli.show import summary_text
-    from signfade.experiments.summary import fall_text
+    from signfade.experiments.metrics import fall_text
 
     typer.echo(f"{summary_text(summary)}\n{folder}")
     if (fall := fall_text(summary)) is not None:
@@ -153,19 +153,22 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
 
 def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
     from signfade.cli.progress import Progress
-    from signfade.experiments.comparisons import compare, plan, write_comparison
-    from signfade.experiments.planned_runs import folder_name
+    from signfade.experiments.comparisons import compare, plan, unused_settings
+    from signfade.experiments.files import folder_name
+    from signfade.experiments.html_report import write_comparison
     from signfade.experiments.table import comparison_table
 
     folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
     runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
+    for text in unused_settings(settings, runs):
+        warnings.warn(text, stacklevel=1)
     titles = [
         run.settings.method_label + (f", seed {run.settings.seed}" if seeds > 1 else "") for run in runs
     ]
     with Progress(titles, [run.settings.rounds for run in runs]) as progress:
         result = compare(runs, jobs, on_event=progress.event)
-    files = write_comparison(result, folder, settings.name)
+    files = write_comparison(result.groups, folder, settings.name)
     console = stdout_console()
     console.print(comparison_table(result.groups, settings.name, console.width))
     for file in files:
@@ -181,8 +184,8 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
     The SNRs of the devices, and the error predicted for every rule. Pictures go to OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
+    from signfade.experiments.files import folder_name
     from signfade.experiments.link_study import link_text, plot_link, study_link
-    from signfade.experiments.planned_runs import folder_name
 
     study = study_link(settings)
     files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
@@ -266,7 +269,8 @@ def config(
     overrides: Overrides = None,
 ) -> None:
     """Print all settings and what they mean, as TOML."""
-    from signfade.experiments.config import load, to_toml
+    from signfade.experiments.config import load
+    from signfade.experiments.toml import to_toml
 
     typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
 

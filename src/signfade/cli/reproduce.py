@@ -10,9 +10,9 @@ import typer
 from signfade.cli.options import prepare_training, stdout_console
 
 if TYPE_CHECKING:
-    from signfade.experiments.planned_runs import PlannedRun
     from signfade.experiments.studies.runner import Runner
     from signfade.experiments.studies.study import Part
+    from signfade.experiments.training import PlannedRun
 
 __all__ = ["reproduce"]
 

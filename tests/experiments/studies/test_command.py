@@ -12,12 +12,11 @@ import pytest
 
 import signfade.experiments.workers.run_pool
 from signfade.cli.entry import run
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.studies import catalogue, study
 from signfade.experiments.studies.catalogue import parts_by_name
 from signfade.experiments.studies.paper.study import PAPER
 from signfade.experiments.studies.runner import Runner
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.job_queue import Event, OnEvent, Outcome
 
 from .conftest import SMALL

@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 
 from signfade.device import bit_epsilon
 from signfade.experiments.config import resolve
-from signfade.experiments.panels import draw_line
 from signfade.experiments.studies.document import Block, Table, Text, picture_or_missing
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.records import Record, Records, accuracies, shared_seeds
 from signfade.experiments.studies.study import Part, Results, Scale, Study, Tier, Want
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
-from signfade.experiments.style import INK, figure_style, line_style
+from signfade.experiments.style import INK, draw_line, figure_style, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["DEVICES"]

@@ -14,10 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from signfade.experiments.panels import draw_line
 from signfade.experiments.studies.records import Record
 from signfade.experiments.studies.study import Scale
-from signfade.experiments.style import MUTED, PLACES, LineStyle, figure_style, line_style
+from signfade.experiments.style import MUTED, PLACES, LineStyle, draw_line, figure_style, line_style
 
 __all__ = [
     "Curve",

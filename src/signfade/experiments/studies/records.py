@@ -18,8 +18,8 @@ from typing import Any
 
 from signfade.experiments.config import deciding, plain_defaults, resolve
 from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.metrics import WINDOW, summarise, trailing_mean
 from signfade.experiments.studies.document import write_text
-from signfade.experiments.summary import WINDOW, summarise, trailing_mean
 from signfade.settings import RunSettings
 
 __all__ = [

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from signfade.experiments.folder import FolderError
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.studies.document import Block, update_page, write_markdown, write_text
 from signfade.experiments.studies.records import Records, family_of, run_name
 from signfade.experiments.studies.study import Part, Results, Scale, Study, Want
+from signfade.experiments.training import PlannedRun
 from signfade.settings import RunSettings
 
 __all__ = ["Runner", "estimate_seconds", "plan", "wanted"]

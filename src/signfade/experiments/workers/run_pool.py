@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.stopping import on_stop_signal
+from signfade.experiments.training import PlannedRun
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.run_worker import Answer, Job
 from signfade.experiments.workers.scratch import scratch_folder

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from signfade.data import Dataset
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.stopping import Interrupted
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.shared_data import Shared, open_shared
 from signfade.experiments.workers.worker_pool import worker_pipes
 from signfade.simulation.run import RunFailed

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from signfade import __version__
+from signfade.experiments.files import folder_name
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.planned_runs import check_startable, folder_name
 from signfade.experiments.stopping import on_stop_signal
-from signfade.experiments.toml import to_toml
-from signfade.experiments.training import Interrupted, RunFailed
+from signfade.experiments.toml import config_text, to_toml
+from signfade.experiments.training import Interrupted, RunFailed, check_startable
 from signfade.integrations.flower.deployed import PID_FILE
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.layout import Start
@@ -88,8 +88,7 @@ def deploy(
     if check_startable(settings, folder, resume) == "finished":
         note(f"{folder} is already finished")
         return run.read_summary() or {}
-    own = settings.model_copy(update={"variants": {}})
-    run.create(run.config_text() if run.exists else to_toml(own))
+    run.create(run.config_text() if run.exists and run.begun else config_text(settings))
     place = run.path / "flower"
     place.mkdir(exist_ok=True)
     (place / PID_FILE).unlink(missing_ok=True)

@@ -19,8 +19,7 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.planned_runs import check_startable
-from signfade.experiments.training import RunFailed, run_rounds
+from signfade.experiments.training import RunFailed, check_startable, run_rounds
 from signfade.integrations.flower.client_registry import ClientRegistry, keys_of
 from signfade.integrations.flower.exchange import Exchange, Patience, Replies
 from signfade.integrations.flower.layout import Layout, Start

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from signfade import __version__
 from signfade.data import Dataset, load
 from signfade.experiments.metrics import parse_json
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.stopping import on_stop_signal
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.run_worker import ending
 from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key

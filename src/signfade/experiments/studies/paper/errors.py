@@ -15,12 +15,19 @@ from torch import Tensor
 
 from signfade import server, theory
 from signfade.device import sign
-from signfade.experiments.panels import draw_line, scale_vertical
 from signfade.experiments.studies.document import Block, Picture, Table, Text
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.study import Part, Results, Scale
-from signfade.experiments.style import INK, MUTED, LineStyle, figure_style, named_styles
+from signfade.experiments.style import (
+    INK,
+    MUTED,
+    LineStyle,
+    draw_line,
+    figure_style,
+    named_styles,
+    scale_vertical,
+)
 from signfade.server.joint import bfl, fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
 from signfade.uplink import transmit
 
