@@ -355,6 +355,7 @@ def test_a_method_is_called_what_it_is() -> None:
     assert called("method.aggregator=sbfl") == "sbfl"
     assert called("method.aggregator=sbfl", "method.rotation=hadamard") == "rotated-sbfl"
     assert called("method.preset=rotated-sbfl") == "rotated-sbfl"
-    assert called("method.preset=best", "method.aggregator=blmmse") == "rotated-blmmse"
+    assert called("method.preset=best", "method.aggregator=blmmse") == "best (aggregator blmmse)"
+    assert called("method.preset=best", "method.debias=false") == "best (debias false)"
     assert called("method.preset=best", "method.aggregator=ideal") == "ideal"
     assert called("method.preset=best", "label=mine") == "mine"

@@ -393,3 +393,18 @@ def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
     cells = dict(zip(rows.headers, rows.rows[0]))
     assert cells["uplink per device (Mbit)"] == "0.00100"  # 3 rounds of 332 bits
     assert cells["signs and scalars alone (Mbit)"] == "0.00022"  # of 74
+
+
+def test_a_run_of_version_0_1_is_left_out_with_a_word(tmp_path: Path) -> None:
+    train(load(None, ["rounds=2", "data.name=gaussian", "data.size=50"]), tmp_path / "new")
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "config.toml").write_text("rounds = 2\n[server]\nstep = 0.1\n")
+    with pytest.warns(UserWarning, match=rf"left out: {old} was written by signfade 0\.1"):
+        page = write_report([tmp_path], tmp_path / "report.html")
+    assert "<h1>" in page.read_text()
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(FolderError, match=r"written by signfade 0\.1"),
+    ):
+        write_report([old], tmp_path / "none.html")

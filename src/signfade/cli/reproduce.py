@@ -129,7 +129,7 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
     left_together = duration(estimate_seconds(together, runner.records) / jobs)
     table.caption = (
         f"Runs are shared: all of the above together need {len(together)} more, about {left_together} on "
-        f"{jobs} cores. Runs that depend on the results of others, such as more seeds of a best cell, are "
-        "counted once those are finished."
+        f"{jobs} {'core' if jobs == 1 else 'cores'}. Runs that depend on the results of others, such as more "
+        "seeds of a best cell, are counted once those are finished."
     )
     return table
