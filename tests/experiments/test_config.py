@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import (
     ConfigError,
-    deciding,
     differences,
     known_keys,
     load,
@@ -267,16 +266,6 @@ def test_commented_defaults_show_every_key_and_its_description() -> None:
 def test_places_and_machines_do_not_matter() -> None:
     here = load(None, ["out=a", "threads=1", "checkpoint_every=3", "data.folder=/x"])
     assert differences(load(None), here) == {}
-
-
-def test_ranges_of_older_versions_matter_only_where_something_was_quantised() -> None:
-    """So a run of an older version without `side_bits` is found again, and one with it is another run."""
-    ranges = {"method.mean_limit": 1.0, "method.scale_low": 1e-6, "method.scale_high": 1.0}
-    assert deciding({"seed": 1, **ranges}) == {"seed": 1}
-    assert deciding({"method": {"side_bits": "none"}} | ranges) == {"method.side_bits": "none"}
-    assert deciding({"method.side_bits": 4} | ranges) == {"method.side_bits": 4} | ranges
-    with pytest.raises(ConfigError, match=r"method.mean_limit is no setting any more: .* follows the gradie"):
-        resolve(deciding({"method.side_bits": 4} | ranges))
 
 
 @pytest.mark.parametrize(

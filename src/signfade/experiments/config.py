@@ -269,9 +269,7 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys that decide the numbers of a run, with their values.
 
     Left out are `out`, `threads`, `checkpoint_every`, the variants, the folder of a data set whose content
-    is known by its checksum, ties where nobody votes, and the ranges that quantisers had in settings of older
-    versions, where nothing was quantised: such a run has the same numbers today. One with `side_bits` has
-    not, and keeps them.
+    is known by its checksum, and ties where nobody votes.
 
     Example:
         >>> deciding({"seed": 1, "threads": 2, "data": {"name": "mnist", "folder": "here"}})
@@ -281,8 +279,6 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     unused = set(_NO_RESULT)
     if flat.get("data.name") != "idx":
         unused.add("data.folder")
-    if flat.get("method.side_bits") in (None, "none"):
-        unused |= _REMOVED.keys()
     rule = flat.get("method.aggregator")
     if rule not in AGGREGATORS.names() or not AGGREGATORS.find(rule).breaks_ties:
         unused.add("method.tie")

@@ -213,7 +213,7 @@ def setting_text(key: str, value: Any) -> str:
         ('learning rate 0.01', 'data mnist')
     """
     if key.startswith("files."):  # the SHA-256 of a file of the user's
-        return f"{key.removeprefix('files.')} {value[:8]}"
+        return f"{key.removeprefix('files.')} {format_value(value)[:8]}"
     section, _, last = key.rpartition(".")
     words = {"name": section, "every": "eval every", "perfect": "perfect links"}
     return f"{words.get(last, last.replace('learning_rate', 'learning rate'))} {format_value(value)}"

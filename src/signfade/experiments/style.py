@@ -59,40 +59,9 @@ _MARKERS = "osD^vPX"
 _DATES = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
 # The same method has the same line in every figure, table and report: its index for `line_style`.
 PLACES = {"signsgd": 0, "sbfl": 1, "corrected": 1, "rotated-sbfl": 2, "best": 3}
-_STYLE: Any = {  # Any: matplotlib's stubs know its keys only as literals
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.parse_math": False,  # a label may hold a dollar
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.xmargin": 0.02,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "signfade",
-}
+_STYLE: Any = mpl.rc_params_from_file(
+    Path(__file__).with_name("figures.mplstyle"), use_default_template=False
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -105,22 +106,15 @@ def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
 
 
 def user_files(settings: RunSettings) -> dict[str, str]:
-    """Return the SHA-256 of each file that the settings name, such as `rule.py` of `rule.py:mine`.
-
-    A file that is not there is left out.
-    """
+    """Return the SHA-256 of each file that the settings name, such as `rule.py` of `rule.py:mine`."""
     method = settings.method
+    rules = (method.aggregator, method.compressor, settings.attack.kind)
     found = {}
-    for name in (
-        method.aggregator,
-        method.compressor,
-        settings.model.name,
-        settings.data.name,
-        settings.attack.kind,
-    ):
+    for name in (*rules, settings.model.name, settings.data.name):
         file, colon, _ = name.rpartition(":")
-        if colon and file.endswith(".py") and Path(file).is_file():
-            found[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        with suppress(OSError):  # a file that cannot be read is reported where it is loaded
+            if colon and file.endswith(".py"):
+                found[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return found
 
 

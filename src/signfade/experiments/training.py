@@ -77,7 +77,7 @@ def status_of(settings: RunSettings, folder: Path) -> Status:
     if not run.exists:
         return "new"
     config = run.config()
-    recorded = config.pop("files", {})
+    recorded = config.pop("files") if isinstance(config.get("files"), dict) else {}
     try:
         there = resolve(deciding(config))
     except ConfigError as error:
@@ -93,10 +93,7 @@ def status_of(settings: RunSettings, folder: Path) -> Status:
 
 
 def place_run(settings: RunSettings, folder: Path) -> PlannedRun:
-    """Plan a run in `folder`, or in one beside it where a file of the user's has changed since.
-
-    Raises `FolderError` as `status_of` does.
-    """
+    """Plan a run in `folder`, or in one beside it where a file of the user's has changed since."""
     try:
         status_of(settings, folder)
     except FileChangedError:
