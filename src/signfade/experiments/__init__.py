@@ -39,18 +39,8 @@ __all__ = [
 ]
 
 # The modules to look in, loaded when first used: a command that prints settings need not wait for matplotlib.
-_MODULES = (
-    "metrics",
-    "checkpoint",
-    "folder",
-    "group",
-    "results",
-    "table",
-    "style",
-    "panels",
-    "figures",
-    "html_report",
-)
+_MODULES = ["metrics", "checkpoint", "folder", "group", "results"]
+_MODULES += ["table", "style", "panels", "figures", "html_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from string import Template
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from signfade.experiments import panels
 from signfade.experiments.files import FolderError, folder_name, why, write_atomically
 from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import OldRunError
@@ -29,14 +30,6 @@ from signfade.experiments.group import (
     settings_that_differ,
 )
 from signfade.experiments.metrics import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
-from signfade.experiments.panels import (
-    PANELS,
-    curves,
-    draw_panels,
-    goals_shown,
-    group_styles,
-    smoothing_window,
-)
 from signfade.experiments.results import find_runs, load_run
 from signfade.experiments.style import inline_svg, save_figure, swatch_svg
 from signfade.experiments.table import Comparison, comparison, comparison_table, sent_items
@@ -81,15 +74,15 @@ def write_report(
     Equal runs give equal bytes, whenever and however fast they ran. The heading is, by default, the runs'
     common name. Runs of version 0.1 are left out with a warning; a damaged folder is a `FolderError`.
     """
-    runs = []
+    runs, old = [], []
     for folder in find_runs(run_dirs):
         try:
             runs.append(load_run(folder))
         except OldRunError as error:
-            old = error
+            old.append(error)
             warnings.warn(f"left out: {error}", stacklevel=2)
     if not runs:
-        raise old
+        raise old[0]
     groups = group_runs(runs)
     path = Path(output)
     try:
@@ -106,7 +99,7 @@ def write_comparison(groups: Sequence[Group], folder: Path, title: str) -> list[
     with io.StringIO() as text:
         Console(file=text, width=200).print(comparison_table(groups, title, 200))
         write_atomically(table, text.getvalue().encode())
-    figure = save_figure(curves(groups, title), folder / "curves", ["png"])
+    figure = save_figure(panels.curves(groups, title), folder / "curves", ["png"])
     runs = [run.path for group in groups for run in group.runs]
     return [table, *figure, write_report(runs, folder / "report.html")]
 
@@ -115,7 +108,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
     """Return the report about at least one group as HTML."""
     names = {str(run.config.get("name", "")) for group in groups for run in group.runs}
     heading = title or (names.pop() if len(names) == 1 else "") or f"{len(groups)} methods compared"
-    drawn = {name: _figure(name, figure, groups) for name, figure in draw_panels(groups).items()}
+    drawn = {name: _figure(name, figure, groups) for name, figure in panels.draw_panels(groups).items()}
     page = Template(files("signfade.experiments").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         title=escape(heading),
@@ -136,7 +129,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
 
 
 def _figure(name: str, figure: Figure, groups: Sequence[Group]) -> str:
-    title = PANELS[name].title
+    title = panels.PANELS[name].title
     about = f"{title}: {', '.join(group.label for group in groups)}"
     svg = inline_svg(figure, name, escape(about))
     return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
@@ -181,7 +174,7 @@ def _legend(groups: Sequence[Group]) -> str:
     # A method's defaults go without saying; some mean nothing to it.
     unsaid = {key: value for key, value in default_settings().items() if key.startswith("method.")}
     items = []
-    for index, (group, style) in enumerate(zip(groups, group_styles(groups))):
+    for index, (group, style) in enumerate(zip(groups, panels.group_styles(groups))):
         apart = [
             setting_text(key, row[index])
             for key, row in differing.items()
@@ -197,13 +190,13 @@ def _legend(groups: Sequence[Group]) -> str:
 
 
 def _curve_note(groups: Sequence[Group]) -> str:
-    window = smoothing_window(groups)
+    window = panels.smoothing_window(groups)
     parts = []
     if max(group.seeds for group in groups) > 1:
         parts.append("Lines are means over seeds, bands one sample deviation.")
     if window > 1:
         parts.append(f"Training loss, error and cosine are trailing means over {window} rounds.")
-    if goals := [words for name, words in _GOALS.items() if name in goals_shown(groups)]:
+    if goals := [words for name, words in _GOALS.items() if name in panels.goals_shown(groups)]:
         parts.append(f"The thin dotted line is the goal of {' and '.join(goals)}.")
     return " ".join(parts)
 
@@ -217,7 +210,7 @@ def _sent(groups: Sequence[Group]) -> str:
 def _cards(words: Comparison, groups: Sequence[Group]) -> str:
     head = "".join(f'<th scope="col">{_text(header)}</th>' for header in words.headers)
     body = []
-    for group, row, style in zip(groups, words.rows, group_styles(groups)):
+    for group, row, style in zip(groups, words.rows, panels.group_styles(groups)):
         line = swatch_svg(style) if group.rounds[0] else ""
         first = f'<th scope="row"><span class="method">{line}<span>{escape(row[0])}</span></span></th>'
         cells = (

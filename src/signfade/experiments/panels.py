@@ -207,18 +207,14 @@ def _horizontal(ax: Axes, panel: Panel, widths: Sequence[NDArray[np.float64]]) -
 
 
 def _legend(ax: Axes, groups: Sequence[Group], *, predicted: bool) -> None:
-    handles = []
-    for group, style in zip(groups, group_styles(groups)):
-        if not group.rounds[0]:
-            continue
-        line = Line2D([], [], color=style.color, marker=style.marker or None, linewidth=1.6)
-        line.set_label(_shown(group.label))
-        if style.dashes:
-            line.set_dashes(style.dashes)
-        handles.append(line)
+    handles = [
+        Line2D([], [], label=_shown(group.label), **style.options())
+        for group, style in zip(groups, group_styles(groups))
+        if group.rounds[0]
+    ]
     if predicted:
-        words = "error that theory predicts"
-        handles.append(Line2D([], [], color=INK, linewidth=1.1, dashes=(3, 1.8), label=words))
+        style = LineStyle(INK, (3, 1.8), "")
+        handles.append(Line2D([], [], label="error that theory predicts", **style.options(1.1)))
     ax.legend(handles=handles, loc="upper left", handlelength=3.4, labelspacing=0.7, borderaxespad=0)
 
 

@@ -72,6 +72,11 @@ class LineStyle:
     dashes: tuple[float, ...]
     marker: str
 
+    def options(self, width: float = 1.6) -> dict[str, Any]:
+        """Return it as matplotlib's keywords for a line."""
+        look = {"color": self.color, "marker": self.marker or None, "linewidth": width}
+        return look | ({"dashes": self.dashes} if self.dashes else {})
+
 
 def line_style(index: int, *, bound: bool = False) -> LineStyle:
     """Return the style of the method with this index; a bound is drawn in grey dots."""
@@ -112,18 +117,7 @@ def draw_line(
 ) -> None:
     """Draw `y` over `x` with a few markers, so that the line is told apart without its colour."""
     every = max(1, len(x) // 7)
-    (line,) = ax.plot(
-        x,
-        y,
-        color=style.color,
-        marker=style.marker or None,
-        markevery=(every // 2, every),
-        label=label,
-        linewidth=width,
-        markeredgewidth=0,
-    )
-    if style.dashes:
-        line.set_dashes(style.dashes)
+    ax.plot(x, y, markevery=(every // 2, every), label=label, markeredgewidth=0, **style.options(width))
 
 
 def scale_vertical(ax: Axes, values: NDArray[np.float64], span: float = 25) -> None:
@@ -169,8 +163,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     """Return a figure as an `<svg>` element for a page: no ids that clash, the page's font and its colours.
 
     Our colours become CSS variables (`--ink`, `--muted`, `--rule`, `--s0`, `--s1`, ...), so that a page can
-    show the same figure on white and on black.
-    `name`, unique in the page, goes in front of its ids; `description` must be escaped.
+    show the same figure on white and on black. `name`, unique in the page, goes in front of its ids;
+    `description` must be escaped.
     """
     buffer = io.StringIO()
     with figure_style(), mpl.rc_context({"svg.hashsalt": name}):
@@ -180,7 +174,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
-    svg = re.sub(r"<[^>]*>", lambda tag: _LONG.sub(_shorter, tag[0]), svg)  # not the numbers people read
+    svg = re.sub(r"<[^>]*>", _shorten, svg)  # not the numbers people read
     svg = re.sub(r"font: (bold )?([\d.]+)px [^;\"]*", r"font: \1\2px var(--sans)", svg)
     used = set(re.findall(r"(?:#)([\w-]+)(?=[\")])", svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
@@ -192,11 +186,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     return head + svg[svg.index(">") + 1 :].strip()
 
 
-_LONG = re.compile(r"-?\d+\.\d{3,}")
-
-
-def _shorter(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+def _shorten(tag: re.Match[str]) -> str:
+    """An element with no more than two digits after the point of its numbers."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}".rstrip("0").rstrip("."), tag[0])
 
 
 _MARKER_PATHS = {
