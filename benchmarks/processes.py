@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import arguments, timed, write
 
 from signfade.experiments.config import load
-from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.training import PlannedRun
 from signfade.experiments.workers.run_pool import run_all
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist.toml"

@@ -23,7 +23,7 @@ from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import load
 from signfade.experiments.findings import difference
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.training import PlannedRun
 from signfade.experiments.workers.job_queue import Event
 from signfade.experiments.workers.run_pool import run_all
 from signfade.settings import RunSettings

@@ -290,19 +290,17 @@ DEFAULT_PRESET = "best"
 
 
 def method_name(method: Mapping[str, Any]) -> str:
-    """Return what a method, the section `method` as a table, is called in tables: its preset, or its rule.
-
-    A preset whose keys were changed is no longer that preset.
+    """Return what a method, the table of its settings, is called: its preset and what differs, or its rule.
 
     Example:
-        >>> method_name({"preset": "best", **PRESETS["best"]}), method_name({"aggregator": "sbfl"})
-        ('best', 'sbfl')
-        >>> method_name({"preset": "best", **PRESETS["best"], "aggregator": "blmmse"})
-        'rotated-blmmse'
+        >>> method_name({"aggregator": "sbfl"}), method_name({"preset": "best", "aggregator": "sbfl"})
+        ('sbfl', 'best (aggregator sbfl)')
     """
     preset = _none_word(method.get("preset"))
-    if preset is not None and all(method.get(key, v) == v for key, v in PRESETS.get(preset, {}).items()):
-        return str(preset)
+    if preset in PRESETS and method.get("aggregator") != "ideal":  # which no other key changes
+        changed = [key for key, value in PRESETS[preset].items() if method.get(key, value) != value]
+        details = ", ".join(f"{key} {str(method[key]).lower()}" for key in changed)
+        return f"{preset} ({details})" if changed else preset
     turned = method.get("rotation", "none") != "none" and method.get("aggregator") != "ideal"
     return f"{'rotated-' if turned else ''}{method.get('aggregator', 'run')}"
 

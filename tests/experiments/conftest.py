@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.summary import summarise
+from signfade.experiments.metrics import summarise
 
 CONFIG = """name = "digits over one cell"
 label = "{label}"

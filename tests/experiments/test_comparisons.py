@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from signfade.experiments.comparisons import compare, method_settings, plan
+from signfade.experiments.comparisons import compare, method_settings, plan, unused_settings
 from signfade.experiments.config import ConfigError, load, resolve
 from signfade.experiments.folder import FolderError
 from signfade.experiments.style import PLACES
@@ -171,3 +171,12 @@ def test_a_folder_with_another_run_is_found_before_the_first_round(tmp_path: Pat
     compare(plan(settings(), ["ideal"], tmp_path))
     with pytest.raises(FolderError, match="another config"):
         plan(settings(rounds=3), ["sbfl", "ideal"], tmp_path)
+
+
+def test_settings_that_no_method_uses_are_named(tmp_path: Path) -> None:
+    shared = load(None, ["method.aggregator=blmmse", "method.side_bits=4"])
+    (note,) = unused_settings(shared, plan(shared, ["best", "ideal"], tmp_path))
+    assert note.startswith("method.aggregator = 'blmmse' is not used: each of the methods best, ideal ")
+    assert unused_settings(shared, plan(shared, ["best", "blmmse"], tmp_path)) == []
+    for plain in ([], ["method.preset=best"], ["server.momentum=0.5"]):
+        assert unused_settings(load(None, plain), plan(load(None, plain), ["sbfl", "ideal"], tmp_path)) == []

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import (
     ConfigError,
-    deciding,
     differences,
     known_keys,
     load,
     overlay,
     parse_override,
+    parse_toml,
     plain_defaults,
     resolve,
-    to_toml,
 )
-from signfade.experiments.toml import parse_toml, toml_value
+from signfade.experiments.toml import to_toml, toml_value
 from signfade.server import AGGREGATORS
 from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings
 from signfade.simulation.attacks import ATTACKS
@@ -269,16 +268,6 @@ def test_places_and_machines_do_not_matter() -> None:
     assert differences(load(None), here) == {}
 
 
-def test_ranges_of_older_versions_matter_only_where_something_was_quantised() -> None:
-    """So a run of an older version without `side_bits` is found again, and one with it is another run."""
-    ranges = {"method.mean_limit": 1.0, "method.scale_low": 1e-6, "method.scale_high": 1.0}
-    assert deciding({"seed": 1, **ranges}) == {"seed": 1}
-    assert deciding({"method": {"side_bits": "none"}} | ranges) == {"method.side_bits": "none"}
-    assert deciding({"method.side_bits": 4} | ranges) == {"method.side_bits": 4} | ranges
-    with pytest.raises(ConfigError, match=r"method.mean_limit is no setting any more: .* follows the gradie"):
-        resolve(deciding({"method.side_bits": 4} | ranges))
-
-
 @pytest.mark.parametrize(
     "override",
     [
@@ -355,6 +344,7 @@ def test_a_method_is_called_what_it_is() -> None:
     assert called("method.aggregator=sbfl") == "sbfl"
     assert called("method.aggregator=sbfl", "method.rotation=hadamard") == "rotated-sbfl"
     assert called("method.preset=rotated-sbfl") == "rotated-sbfl"
-    assert called("method.preset=best", "method.aggregator=blmmse") == "rotated-blmmse"
+    assert called("method.preset=best", "method.aggregator=blmmse") == "best (aggregator blmmse)"
+    assert called("method.preset=best", "method.debias=false") == "best (debias false)"
     assert called("method.preset=best", "method.aggregator=ideal") == "ideal"
     assert called("method.preset=best", "label=mine") == "mine"

@@ -13,9 +13,8 @@ import pytest
 
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.group import load_run
-from signfade.experiments.metrics import metric_line, scan_metrics
-from signfade.experiments.summary import decode_summary
+from signfade.experiments.metrics import decode_summary, metric_line, scan_metrics
+from signfade.experiments.results import load_run
 from signfade.experiments.training import Interrupted, train
 
 ROUNDS = 7

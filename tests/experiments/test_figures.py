@@ -9,11 +9,12 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from signfade.experiments.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
+from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
 from signfade.experiments.folder import FolderError
-from signfade.experiments.group import group_runs, load_run
-from signfade.experiments.panels import PANELS, draw_panels, group_styles
-from signfade.experiments.style import inline_svg, line_style, named_styles, swatch_svg
+from signfade.experiments.group import group_runs
+from signfade.experiments.panels import PANELS, curves, draw_panels, group_styles
+from signfade.experiments.results import load_run
+from signfade.experiments.style import inline_svg, line_style, named_styles, save_figure, swatch_svg
 
 
 def test_curves_show_the_mean_and_a_band_of_one_deviation(runs: list[Path]) -> None:

@@ -39,7 +39,7 @@ def record(round: int, **values: Any) -> dict[str, Any]:
 def test_create_writes_the_config_once_and_opens_again(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a" / "b").create(CONFIG)
     assert folder.config_text() == CONFIG
-    assert folder.open().config()["server"] == {"learning_rate": 0.01}
+    assert folder.config()["server"] == {"learning_rate": 0.01}
     folder.append_metrics(record(1))
     again = RunFolder(folder.path).create(CONFIG)
     assert [r["round"] for r in again.read_metrics()] == [1]
@@ -67,15 +67,6 @@ def test_another_config_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"server\.clip: 'absent' there, 2 here"):
         RunFolder(folder.path).create(CONFIG + "clip = 2\n")
     assert {p.name: p.read_bytes() for p in folder.path.iterdir() if p.is_file()} == before
-
-
-def test_without_resume_even_the_same_run_is_refused(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run").create(CONFIG, resume=False)
-    with pytest.raises(FolderError, match="already holds this run, unfinished"):
-        RunFolder(folder.path).create(CONFIG, resume=False)
-    folder.write_summary({"rounds": 4})
-    with pytest.raises(FolderError, match="already holds this run, finished"):
-        RunFolder(folder.path).create(CONFIG, resume=False)
 
 
 def test_a_folder_of_strangers_is_left_alone(tmp_path: Path) -> None:
@@ -112,13 +103,13 @@ def test_a_folder_without_permission_is_one_sentence(tmp_path: Path) -> None:
 
 def test_folders_that_are_no_runs_or_damaged(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"is not a run folder: it has no config\.toml"):
-        RunFolder(tmp_path).open()
+        RunFolder(tmp_path).config()
     (tmp_path / "config.toml").write_text("name = ")
     with pytest.raises(FolderError, match=r"its config\.toml is not TOML"):
-        RunFolder(tmp_path).open()
+        RunFolder(tmp_path).config()
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(FolderError, match="not UTF-8"):
-        RunFolder(tmp_path).open()
+        RunFolder(tmp_path).config()
     (tmp_path / "summary.json").write_text("[]")
     with pytest.raises(FolderError, match=r"summary\.json is not a JSON object"):
         RunFolder(tmp_path).read_summary()

@@ -13,9 +13,8 @@ from signfade._text import has_controls, printable
 from signfade.cli.entry import run as signfade
 from signfade.experiments.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
 from signfade.experiments.config import ConfigError, load, parse_override, read
-from signfade.experiments.files import remove_leftovers, write_atomically
+from signfade.experiments.files import folder_name, remove_leftovers, write_atomically
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.planned_runs import folder_name
 from signfade.experiments.training import train
 from signfade.experiments.workers.shards import sharded
 

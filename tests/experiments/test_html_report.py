@@ -12,8 +12,9 @@ from signfade import experiments
 from signfade.experiments.config import load
 from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.group import Group, Run, group_runs, load_run
+from signfade.experiments.group import Group, Run, group_runs
 from signfade.experiments.html_report import render_report, write_report
+from signfade.experiments.results import load_run
 from signfade.experiments.table import comparison, sent_items
 from signfade.experiments.training import train
 
@@ -392,3 +393,18 @@ def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
     cells = dict(zip(rows.headers, rows.rows[0]))
     assert cells["uplink per device (Mbit)"] == "0.00100"  # 3 rounds of 332 bits
     assert cells["signs and scalars alone (Mbit)"] == "0.00022"  # of 74
+
+
+def test_a_run_of_version_0_1_is_left_out_with_a_word(tmp_path: Path) -> None:
+    train(load(None, ["rounds=2", "data.name=gaussian", "data.size=50"]), tmp_path / "new")
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "config.toml").write_text("rounds = 2\n[server]\nstep = 0.1\n")
+    with pytest.warns(UserWarning, match=rf"left out: {old} was written by signfade 0\.1"):
+        page = write_report([tmp_path], tmp_path / "report.html")
+    assert "<h1>" in page.read_text()
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(FolderError, match=r"written by signfade 0\.1"),
+    ):
+        write_report([old], tmp_path / "none.html")

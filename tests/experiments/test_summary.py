@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from signfade.experiments.folder import FolderError
-from signfade.experiments.group import Group, Run, find_runs, group_runs, load_run, settings_that_differ
-from signfade.experiments.summary import (
+from signfade.experiments.group import Group, Run, group_runs, settings_that_differ
+from signfade.experiments.metrics import (
     FALL,
     LATE,
     SMOOTHING,
@@ -23,6 +23,7 @@ from signfade.experiments.summary import (
     summarise,
     trailing_mean,
 )
+from signfade.experiments.results import find_runs, load_run
 from signfade.experiments.table import comparison, comparison_table, spread_text
 
 ABOUT: dict[str, Any] = {"name": "n", "seed": 3, "method": "sbfl", "parameters": 10, "devices": 4}

@@ -18,12 +18,9 @@ import torch
 from signfade.experiments import training as module
 from signfade.experiments.config import load
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.group import load_run
-from signfade.experiments.planned_runs import run_folder, status_of
-from signfade.experiments.studies.records import Records
-from signfade.experiments.studies.runner import read_folder
-from signfade.experiments.summary import fall_text
-from signfade.experiments.training import Interrupted, RunFailed, train
+from signfade.experiments.metrics import fall_text
+from signfade.experiments.results import load_run
+from signfade.experiments.training import Interrupted, RunFailed, run_folder, status_of, train
 from signfade.settings import RunSettings
 
 ROUNDS = 12
@@ -423,21 +420,3 @@ def test_the_first_command_of_the_readme_trains_steadily(tmp_path: Path) -> None
     assert fall_text(summary) is None
     late = [m["test_accuracy"] for m in RunFolder(folder).read_metrics() if m["round"] > 130]
     assert min(value for value in late if value is not None) > 0.89  # 360 digits: two deviations below 0.92
-
-
-def test_a_run_of_an_older_version_is_found_unless_its_scalars_were_quantised(tmp_path: Path) -> None:
-    """Older configs have the quantiser's range, which decided nothing where nothing was quantised."""
-    run = load(None, ["rounds=2", "data.name=gaussian", "data.size=50"])
-    train(run, tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    older = config.read_text().replace(
-        "[method]\n", "[method]\nmean_limit = 1.0\nscale_low = 1e-06\nscale_high = 1.0\n"
-    )
-    config.write_text(older)
-    assert status_of(run, tmp_path / "run") == "finished"
-    record = read_folder(tmp_path / "run")
-    assert record is not None
-    assert Records([record]).find(run) is not None
-    config.write_text(older.replace("[method]\n", "[method]\nside_bits = 4\n"))
-    with pytest.raises(FolderError, match=r"cannot read: method\.\w+ is no setting any more: the range"):
-        status_of(run, tmp_path / "run")

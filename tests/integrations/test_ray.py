@@ -17,8 +17,7 @@ import pytest
 
 from signfade.cli.entry import run as signfade
 from signfade.experiments.comparisons import compare
-from signfade.experiments.planned_runs import PlannedRun
-from signfade.experiments.training import Interrupted
+from signfade.experiments.training import Interrupted, PlannedRun
 from signfade.experiments.workers.job_queue import Event
 from signfade.experiments.workers.run_pool import choose_engine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,8 +48,7 @@ def run(
     """
     settings = read_settings(config, overrides, out)
     from signfade.cli.progress import Progress
-    from signfade.experiments.planned_runs import run_folder
-    from signfade.experiments.training import train
+    from signfade.experiments.training import run_folder, train
     from signfade.experiments.workers.shards import sharded
 
     folder = run_folder(settings)
@@ -101,19 +101,22 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
 
 def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
     from signfade.cli.progress import Progress
-    from signfade.experiments.comparisons import compare, plan, write_comparison
-    from signfade.experiments.planned_runs import folder_name
+    from signfade.experiments.comparisons import compare, plan, unused_settings
+    from signfade.experiments.files import folder_name
+    from signfade.experiments.html_report import write_comparison
     from signfade.experiments.table import comparison_table
 
     folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
     runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
+    for text in unused_settings(settings, runs):
+        warnings.warn(text, stacklevel=1)
     titles = [
         run.settings.method_label + (f", seed {run.settings.seed}" if seeds > 1 else "") for run in runs
     ]
     with Progress(titles, [run.settings.rounds for run in runs]) as progress:
         result = compare(runs, jobs, on_event=progress.event)
-    files = write_comparison(result, folder, settings.name)
+    files = write_comparison(result.groups, folder, settings.name)
     console = stdout_console()
     console.print(comparison_table(result.groups, settings.name, console.width))
     print_paths(files)
@@ -127,8 +130,8 @@ def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None
     The SNRs of the devices, and the error predicted for every rule. Pictures go to OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
+    from signfade.experiments.files import folder_name
     from signfade.experiments.link_study import link_text, plot_link, study_link
-    from signfade.experiments.planned_runs import folder_name
 
     study = study_link(settings)
     files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
@@ -203,6 +206,7 @@ def config(
     overrides: Overrides = None,
 ) -> None:
     """Print all settings and what they mean, as TOML."""
-    from signfade.experiments.config import load, to_toml
+    from signfade.experiments.config import load
+    from signfade.experiments.toml import to_toml
 
     typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)

@@ -81,7 +81,7 @@ def print_summary(summary: Mapping[str, Any], folder: Path, as_json: bool) -> No
         typer.echo(json.dumps(summary, indent=2))
         return
     from signfade.cli.show import summary_text
-    from signfade.experiments.summary import fall_text
+    from signfade.experiments.metrics import fall_text
 
     typer.echo(f"{summary_text(summary)}\n{folder}")
     if (fall := fall_text(summary)) is not None:

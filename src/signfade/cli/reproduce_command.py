@@ -11,9 +11,9 @@ from typer import Argument, Option
 from signfade.cli.options import prepare_training, print_paths, stdout_console
 
 if TYPE_CHECKING:
-    from signfade.experiments.planned_runs import PlannedRun
     from signfade.experiments.studies.runner import Runner
     from signfade.experiments.studies.study import Part
+    from signfade.experiments.training import PlannedRun
 
 __all__ = ["reproduce"]
 
@@ -114,7 +114,7 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
     left_together = duration(estimate_seconds(together, runner.records) / jobs)
     table.caption = (
         f"Runs are shared: all of the above together need {len(together)} more, about {left_together} on "
-        f"{jobs} cores. Runs that depend on the results of others, such as more seeds of a best cell, are "
-        "counted once those are finished."
+        f"{jobs} {'core' if jobs == 1 else 'cores'}. Runs that depend on the results of others, such as more "
+        "seeds of a best cell, are counted once those are finished."
     )
     return table

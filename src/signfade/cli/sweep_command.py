@@ -44,8 +44,8 @@ def sweep(
         return
     run_all = choose_engine(engine, address)
     from signfade.cli.progress import Progress
-    from signfade.experiments.group import group_runs, load_run
-    from signfade.experiments.results import gather, write_results
+    from signfade.experiments.group import group_runs
+    from signfade.experiments.results import gather, load_run, write_results
     from signfade.experiments.stopping import Interrupted
     from signfade.experiments.table import comparison_table
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from signfade.experiments.checkpoint import Checkpoint
-    from signfade.experiments.figures import cell_map, curves, mse_curves, save_figure, snr_histogram
+    from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
     from signfade.experiments.folder import FolderError, RunFolder
-    from signfade.experiments.group import Group, Run, find_runs, group_runs, load_run
+    from signfade.experiments.group import Group, Run, group_runs
     from signfade.experiments.html_report import write_report
-    from signfade.experiments.metrics import METRIC_KEYS
-    from signfade.experiments.summary import summarise
+    from signfade.experiments.metrics import METRIC_KEYS, summarise
+    from signfade.experiments.panels import curves
+    from signfade.experiments.results import find_runs, load_run
+    from signfade.experiments.style import save_figure
     from signfade.experiments.table import comparison, comparison_table
 
 __all__ = [
@@ -37,7 +39,8 @@ __all__ = [
 ]
 
 # The modules to look in, loaded when first used: a command that prints settings need not wait for matplotlib.
-_MODULES = ("metrics", "checkpoint", "folder", "summary", "group", "table", "figures", "html_report")
+_MODULES = ["metrics", "checkpoint", "folder", "group", "results"]
+_MODULES += ["table", "style", "panels", "figures", "html_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,53 +6,34 @@ All of that is drawn from streams keyed by the seed alone, so giving every metho
 from __future__ import annotations
 
 import difflib
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from signfade.experiments.config import ConfigError, overlay, resolve
-from signfade.experiments.figures import curves
-from signfade.experiments.folder import write_atomically
-from signfade.experiments.group import Group, group_runs, load_run
-from signfade.experiments.html_report import write_report
-from signfade.experiments.planned_runs import PlannedRun, folder_name, status_of
-from signfade.experiments.style import save_figure
-from signfade.experiments.table import comparison_table
-from signfade.experiments.toml import flatten
-from signfade.experiments.training import RunFailed, train
+from signfade.experiments.config import ConfigError, flatten, overlay, resolve
+from signfade.experiments.files import folder_name
+from signfade.experiments.group import Group, group_runs
+from signfade.experiments.results import load_run
+from signfade.experiments.training import PlannedRun, RunFailed, place_run, train
 from signfade.experiments.workers import run_pool
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.registry import is_import_path, load_function
 from signfade.server import AGGREGATORS
 from signfade.settings import PRESETS, RunSettings
 
-__all__ = [
-    "CompareResult",
-    "compare",
-    "method_settings",
-    "plan",
-    "write_comparison",
-]
+__all__ = ["CompareResult", "compare", "method_settings", "plan", "unused_settings"]
 
 _FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
 
 
 @dataclass(frozen=True)
 class CompareResult:
-    """What a comparison left behind.
+    """What a comparison left behind."""
 
-    Attributes:
-        groups: the runs by method, seeds together.
-        failed: why runs failed, by folder; they are in no table.
-    """
-
-    groups: tuple[Group, ...]
-    failed: dict[Path, str] = field(default_factory=dict)
+    groups: tuple[Group, ...]  # the runs by method, seeds together
+    failed: dict[Path, str] = field(default_factory=dict)  # why runs failed, by folder; they are in no table
 
 
 def _without_preset(settings: RunSettings) -> dict[str, Any]:
@@ -64,28 +45,16 @@ def _without_preset(settings: RunSettings) -> dict[str, Any]:
 
 
 def method_settings(settings: RunSettings, name: str) -> RunSettings:
-    """Return the settings of one method of a comparison.
+    """Return the settings of one method of a comparison, labelled with its name and without variants.
 
     A name is looked for among the variants, then the presets, then the aggregators; a name with a colon is
-    the import path of a rule. A preset or an aggregator replaces the preset of the file, also where a variant
-    names it; apart from that a variant is put on top of the file.
-
-    Args:
-        settings: what all methods share.
-        name: variant, preset, aggregator, `package.module:function` or `file.py:function`.
-
-    Returns:
-        Settings labelled with the name (of an import path: with the function's name), without variants.
-
-    Raises:
-        ConfigError: there is no such method, or a variant changes what must be common.
+    the import path of a rule, labelled with the function's name. A preset or an aggregator replaces the
+    preset of the file, also where a variant names it; apart from that a variant is put on top of the file.
 
     Example:
         >>> shared = resolve({"server.momentum": 0.5, "variants": {"slow": {"server.momentum": 0.1}}})
         >>> [method_settings(shared, name).server.momentum for name in ("signsgd", "slow")]
         [0.5, 0.1]
-        >>> method_settings(shared, "best").method.aggregator
-        'bfl'
     """
     label = name
     if name in settings.variants:
@@ -117,15 +86,8 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
 def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int = 1) -> list[PlannedRun]:
     """Return the runs of a comparison in their order: all methods of one seed, then the next.
 
-    Args:
-        settings: what all methods share.
-        methods: their names, see `method_settings`.
-        folder: of the comparison; a run gets `folder/method/seed-N`.
-        seeds: number of seeds, from the settings' own on.
-
-    Raises:
-        ConfigError: no method, an unknown one, one twice, or less than one seed.
-        FolderError: one of the folders holds another run.
+    The methods are named as in `method_settings`, the seeds count from the settings' own on, and a run gets
+    the folder `folder/method/seed-N`.
 
     Example:
         >>> [run.folder.as_posix() for run in plan(resolve({"seed": 7}), ["sbfl", "ideal"], Path("runs/x"))]
@@ -141,29 +103,39 @@ def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int
     for i, slug in enumerate(slugs):
         if slug.casefold() in (other.casefold() for other in slugs[:i]):
             raise ConfigError(f"two of the methods are called {labels[i]!r}; give one a label of its own")
-    runs = []
-    for seed in range(settings.seed, settings.seed + seeds):
-        for one, slug in zip(chosen, slugs):
-            run = PlannedRun(one.model_copy(update={"seed": seed}), folder / slug / f"seed-{seed}")
-            status_of(run.settings, run.folder)
-            runs.append(run)
-    return runs
+    return [
+        place_run(one.model_copy(update={"seed": seed}), folder / slug / f"seed-{seed}")
+        for seed in range(settings.seed, settings.seed + seeds)
+        for one, slug in zip(chosen, slugs)
+    ]
+
+
+def unused_settings(settings: RunSettings, runs: Sequence[PlannedRun]) -> list[str]:
+    """Return one sentence for each setting of the method that is given and that no run of the plan has.
+
+    Example:
+        >>> shared = resolve({"method.aggregator": "blmmse"})
+        >>> unused_settings(shared, plan(shared, ["best", "ideal"], Path("runs/x")))
+        ["method.aggregator = 'blmmse' is not used: each of the methods best, ideal brings its own"]
+    """
+    method = settings.method
+    decided = PRESETS.get(method.preset or "", {})
+    names = ", ".join(dict.fromkeys(run.settings.method_label for run in runs))
+    notes = []
+    for key in [key for preset in PRESETS.values() for key in preset]:
+        value = getattr(method, key)
+        given = key in method.model_fields_set and decided.get(key, ...) != value
+        if given and all(getattr(run.settings.method, key) != value for run in runs):
+            notes.append(f"method.{key} = {value!r} is not used: each of the methods {names} brings its own")
+    return list(dict.fromkeys(notes))
 
 
 def compare(runs: Sequence[PlannedRun], jobs: int = 1, *, on_event: OnEvent | None = None) -> CompareResult:
     """Do the runs of a plan, each in its folder, and read the results.
 
-    Finished runs are taken as they are, unfinished ones continued. A run that fails does not stop the others.
-
-    Args:
-        runs: from `plan`.
-        jobs: runs at a time: 1 does them in this process, more in worker processes of one thread each.
-        on_event: called with every event.
-
-    Raises:
-        RunFailed: all of them failed.
-        ValueError: settings or data of a run cannot be used.
-        Interrupted: as `train` does; the same call continues.
+    Finished runs are taken as they are, unfinished ones continued. A run that fails does not stop the others;
+    `RunFailed` means that all of them failed. One job at a time runs in this process, more run in worker
+    processes of one thread each. `on_event` is called with every event.
     """
     outcome = _in_turn(runs, on_event) if jobs == 1 else run_pool.run_all(runs, jobs, on_event=on_event)
     for folder in outcome.refused:
@@ -192,26 +164,3 @@ def _in_turn(runs: Sequence[PlannedRun], on_event: OnEvent | None) -> Outcome:
         else:
             queue.settle(index, "finished", "")
     return queue.outcome()
-
-
-def write_comparison(result: CompareResult, folder: Path, title: str) -> list[Path]:
-    """Write `table.txt`, `curves.png` and `report.html` about a comparison to its folder.
-
-    Args:
-        result: from `compare`.
-        folder: of the comparison.
-        title: a line above them.
-
-    Returns:
-        The files written.
-
-    Raises:
-        FolderError: the folder cannot be written to.
-    """
-    runs = [run.path for group in result.groups for run in group.runs]
-    table = folder / "table.txt"
-    with io.StringIO() as text:
-        Console(file=text, width=200).print(comparison_table(result.groups, title, 200))
-        write_atomically(table, text.getvalue().encode())
-    figure = save_figure(curves(result.groups, title), folder / "curves", ["png"])
-    return [table, *figure, write_report(runs, folder / "report.html")]

@@ -1,4 +1,4 @@
-"""From a TOML file and `--set key=value` to checked settings, and back to TOML.
+"""From a TOML file and `--set key=value` to checked settings.
 
 A key is written with dots (`server.momentum`). Every mistake becomes a `ConfigError` of one sentence that
 names the key, what it got and what is accepted. Layers are put on top of each other: the file, then `--set`,
@@ -18,7 +18,6 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from signfade.experiments.toml import flatten, parse_toml, to_toml
 from signfade.server import AGGREGATORS
 from signfade.settings import PRESETS, RunSettings
 
@@ -27,14 +26,15 @@ __all__ = [
     "ConfigError",
     "deciding",
     "differences",
+    "flatten",
     "known_keys",
     "load",
     "overlay",
     "parse_override",
+    "parse_toml",
     "plain_defaults",
     "read",
     "resolve",
-    "to_toml",
 ]
 
 # What can change between two sittings of one run without changing a single number in it.
@@ -49,6 +49,8 @@ _REMOVED = {
     f"method.{key}": "the range of the scalars follows the gradients now; remove it"
     for key in ("mean_limit", "scale_low", "scale_high")
 }
+
+_DEPTH = 16  # tables and lists in one another; settings need four
 
 _KINDS = {
     "int_type": "an integer",
@@ -72,10 +74,8 @@ def known_keys() -> dict[str, FieldInfo]:
     """Return every key a file may hold, with dots, in the order of the settings (`variants` aside).
 
     Example:
-        >>> list(known_keys())[:3]
-        ['name', 'label', 'seed']
-        >>> known_keys()["server.learning_rate"].default
-        0.03
+        >>> list(known_keys())[:3], known_keys()["server.learning_rate"].default
+        (['name', 'label', 'seed'], 0.03)
     """
     keys: dict[str, FieldInfo] = {}
     for name, field in RunSettings.model_fields.items():
@@ -91,10 +91,6 @@ def plain_defaults() -> dict[str, Any]:
     """Return the default of every key by itself: what it is where another key of its section is given.
 
     They differ from `RunSettings()` in the method, whose keys a preset decides if nothing is said.
-
-    Example:
-        >>> plain_defaults()["method.rotation"], RunSettings().method.rotation
-        ('none', 'hadamard')
     """
     return {key: field.default for key, field in known_keys().items()}
 
@@ -124,24 +120,14 @@ def _optional(field: FieldInfo) -> bool:
 
 
 def overlay(tree: Mapping[str, Any], layer: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return `tree` with the values of `layer` on top; neither is changed.
+    """Return `tree`, nested tables, with the values of `layer`, nested or dotted, on top; neither is changed.
 
     A preset in `layer` takes back what `tree` says about the keys that the preset decides, so that the later
-    layer wins.
-
-    Args:
-        tree: nested tables, as read from TOML.
-        layer: nested tables or dotted keys, or a mix.
-        where: what to put in front of an error, such as `variants.fast: `.
-
-    Raises:
-        ConfigError: an unknown key.
+    layer wins. `where` goes in front of an error, such as `variants.fast: `.
 
     Example:
-        >>> overlay({"server": {"learning_rate": 0.1}}, {"server.momentum": 0.9, "seed": 3})
-        {'server': {'learning_rate': 0.1, 'momentum': 0.9}, 'seed': 3}
-        >>> overlay({"method": {"aggregator": "sbfl", "side_bits": 4}}, {"method.preset": "best"})
-        {'method': {'side_bits': 4, 'preset': 'best'}}
+        >>> overlay({"method": {"aggregator": "sbfl", "side_bits": 4}}, {"method.preset": "best", "seed": 3})
+        {'method': {'side_bits': 4, 'preset': 'best'}, 'seed': 3}
     """
     result: dict[str, Any] = {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()
@@ -172,10 +158,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Return the key and the value of one `key=value`; the value is TOML, or a bare word.
 
     Example:
-        >>> parse_override("server.learning_rate=1e-3"), parse_override("method.aggregator=signsgd")
-        (('server.learning_rate', 0.001), ('method.aggregator', 'signsgd'))
-        >>> parse_override("cell.snr_db=[0, 10]")
-        ('cell.snr_db', [0, 10])
+        >>> parse_override("cell.snr_db=[0, 10]"), parse_override("method.aggregator=signsgd")
+        (('cell.snr_db', [0, 10]), ('method.aggregator', 'signsgd'))
     """
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
@@ -215,12 +199,7 @@ def _sentence(error: ValidationError) -> str:
 def resolve(tree: Mapping[str, Any]) -> RunSettings:
     """Return the settings that `tree` (nested tables or dotted keys) describes; its variants are checked too.
 
-    Raises:
-        ConfigError: an unknown key, a wrong type, a value out of range.
-
     Example:
-        >>> resolve({"rounds": 5, "server.learning_rate": 0.1}).server.learning_rate
-        0.1
         >>> resolve({"server": {"momentun": 0.1}})
         Traceback (most recent call last):
         signfade.experiments.config.ConfigError: unknown key 'server.momentun'; the nearest known one is
@@ -246,11 +225,7 @@ def _settings(tree: dict[str, Any], where: str = "") -> RunSettings:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file.
-
-    Raises:
-        ConfigError: no such file, not readable, or not TOML (with the line).
-    """
+    """Return the tables of a TOML file, a run's config.toml without what it recorded of the user's files."""
     try:
         text = path.read_bytes().decode()
     except FileNotFoundError:
@@ -260,20 +235,16 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     try:
-        return parse_toml(text)
+        tree = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    if isinstance(tree.get("files"), dict):
+        del tree["files"]
+    return tree
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
     """Return the settings of a TOML file (none: the defaults) with `key=value` overrides on top.
-
-    Args:
-        path: the file, or None.
-        overrides: texts such as `server.learning_rate=1e-3`; a later one wins.
-
-    Raises:
-        ConfigError: whatever is wrong, in one sentence that starts with the file where the file is wrong.
 
     Example:
         >>> load(None, ["rounds=7", "data.batch=none"]).data.batch is None
@@ -298,12 +269,7 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys that decide the numbers of a run, with their values.
 
     Left out are `out`, `threads`, `checkpoint_every`, the variants, the folder of a data set whose content
-    is known by its checksum, ties where nobody votes, and the ranges that quantisers had in settings of older
-    versions, where nothing was quantised: such a run has the same numbers today. One with `side_bits` has
-    not, and keeps them.
-
-    Args:
-        config: Settings as tables, nested or dotted.
+    is known by its checksum, and ties where nobody votes.
 
     Example:
         >>> deciding({"seed": 1, "threads": 2, "data": {"name": "mnist", "folder": "here"}})
@@ -313,8 +279,6 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     unused = set(_NO_RESULT)
     if flat.get("data.name") != "idx":
         unused.add("data.folder")
-    if flat.get("method.side_bits") in (None, "none"):
-        unused |= _REMOVED.keys()
     rule = flat.get("method.aggregator")
     if rule not in AGGREGATORS.names() or not AGGREGATORS.find(rule).breaks_ties:
         unused.add("method.tie")
@@ -332,3 +296,31 @@ def differences(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]
     return {
         key: (before.get(key), after.get(key)) for key in known_keys() if before.get(key) != after.get(key)
     }
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one table of dotted keys.
+
+    Example:
+        >>> flatten({"seed": 1, "server": {"learning_rate": 0.01}})
+        {'seed': 1, 'server.learning_rate': 0.01}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; `TOMLDecodeError` if it is none, or nested too deeply."""
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
+    level: list[Any] = [tree]
+    for _ in range(_DEPTH):
+        parts = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
+    if level:
+        raise tomllib.TOMLDecodeError("nested too deeply")
+    return tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,53 +31,22 @@ def _cpu() -> str:
     return entries.get("model name") or arm or platform.processor() or platform.machine() or "unknown"
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
 def describe_environment() -> dict[str, str]:
-    """Return what the last bits of a result depend on: the CPU, what torch uses of it, and versions.
-
-    Example:
-        >>> list(describe_environment())
-        ['cpu', 'instructions', 'signfade', 'torch', 'numpy', 'numba']
-    """
+    """Return what the last bits of a result depend on: the CPU, what torch uses of it, and versions."""
     return {
         "cpu": printable(_cpu()),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "signfade": __version__,
         "torch": torch.__version__,
-        "numpy": _version("numpy"),
-        "numba": _version("numba"),
+        "numpy": version("numpy"),
+        "numba": version("numba"),
     }
 
 
 def record_environment(path: Path, round: int) -> str | None:
-    """Write down that a run continues here after `round`; return a warning if it began elsewhere.
+    """Write down that a run continues here after `round`; return a sentence if it began elsewhere, else None.
 
-    The file holds a list: an entry for each change of environment, with the rounds done before it.
-
-    Args:
-        path: environment.json, in the folder of the run.
-        round: rounds done so far, those of the checkpoint.
-
-    Returns:
-        One sentence, or None if the environment is the one before, or the first.
-
-    Raises:
-        FolderError: the file cannot be read or written.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "environment.json"
-        >>> record_environment(path, 0), record_environment(path, 5)
-        (None, None)
-        >>> _ = path.write_text(path.read_text().replace(torch.__version__, "1.0"))
-        >>> record_environment(path, 5).partition(" (")[0]
-        'the rounds so far were computed elsewhere'
+    environment.json holds a list: an entry for each change of environment, with the rounds before it.
     """
     here = describe_environment()
     with os_errors("read", path.parent):

@@ -1,43 +1,34 @@
-"""Figures: training curves, the cell, its SNRs, and errors against the SNR."""
+"""Figures of the radio: the cell, its SNRs, and errors against the SNR."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import ArrayLike
 
-from signfade.experiments.panels import curves, draw_line, scale_vertical
 from signfade.experiments.style import (
     GRID,
     INK,
     MUTED,
     SERIES,
+    draw_line,
     figure_style,
     line_style,
     named_styles,
-    save_figure,
+    scale_vertical,
 )
 
-__all__ = ["cell_map", "curves", "mse_curves", "save_figure", "snr_histogram"]
+__all__ = ["cell_map", "mse_curves", "snr_histogram"]
 
 
 def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Figure:
     """Return a map of the cell: the base station, its users, and the mean SNR of each as a colour.
 
-    Args:
-        positions_km: `[K, 2]`, the base station being at the origin.
-        snr_db: `[K]`, mean SNR of each user.
-        radius_km: of the cell.
-
-    Raises:
-        ValueError: shapes that do not fit.
-
-    Example:
-        >>> cell_map([[0.2, 0.1], [-0.5, 0.3]], [20.0, 9.0], 1.0).axes[0].get_xlabel()
-        'km'
+    `positions_km` `[K, 2]`, the base station being at the origin; `snr_db` `[K]`.
     """
     positions, snr = np.asarray(positions_km, dtype=float), np.asarray(snr_db, dtype=float)
     if positions.ndim != 2 or positions.shape[1] != 2 or snr.shape != positions.shape[:1]:
@@ -49,21 +40,11 @@ def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Fi
         ax.add_patch(Circle((0, 0), radius_km, fill=False, edgecolor=MUTED, linewidth=0.8))
         for part in (1 / 3, 2 / 3):
             ax.add_patch(Circle((0, 0), radius_km * part, fill=False, edgecolor=GRID, linewidth=0.7))
-        low, high = (
-            np.percentile(snr, (5, 95)) if len(snr) else (0.0, 1.0)
-        )  # one user at the mast is no scale
-        dots = ax.scatter(
-            positions[:, 0],
-            positions[:, 1],
-            c=snr,
-            cmap="cividis",
-            vmin=low,
-            vmax=high,
-            s=34,
-            edgecolors=INK,
-            linewidths=0.5,
-            zorder=3,
-        )
+        # One user at the mast is no scale.
+        low, high = np.percentile(snr, (5, 95)) if len(snr) else (0.0, 1.0)
+        x, y = positions.T
+        color: dict[str, Any] = {"c": snr, "cmap": "cividis", "vmin": low, "vmax": high}
+        dots = ax.scatter(x, y, s=34, edgecolors=INK, linewidths=0.5, zorder=3, **color)
         ax.plot(0, 0, marker="^", color=SERIES[1], markersize=8, linestyle="none", label="base station")
         reach = radius_km * 1.06
         ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="km", ylabel="km")
@@ -76,15 +57,7 @@ def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Fi
 
 
 def snr_histogram(snr_db: ArrayLike, label: str = "instantaneous SNR (dB)") -> Figure:
-    """Return a histogram of SNRs, with their 5th, 50th and 95th percentile.
-
-    Args:
-        snr_db: any shape; values that are not finite are left out.
-        label: of the axis.
-
-    Raises:
-        ValueError: nothing finite to show.
-    """
+    """Return a histogram of the finite ones among SNRs, with their 5th, 50th and 95th percentile."""
     values = np.asarray(snr_db, dtype=float).ravel()
     values = values[np.isfinite(values)]
     if not len(values):
@@ -95,9 +68,8 @@ def snr_histogram(snr_db: ArrayLike, label: str = "instantaneous SNR (dB)") -> F
         ax = figure.add_subplot()
         bins = int(np.clip(np.sqrt(len(values)) * 1.5, 8, 60))
         weights = np.full(len(values), 100 / len(values))
-        ax.hist(
-            values, bins=bins, weights=weights, color=line_style(0).color, edgecolor="white", linewidth=0.5
-        )
+        color = line_style(0).color
+        ax.hist(values, bins=bins, weights=weights, color=color, edgecolor="white", linewidth=0.5)
         ax.set(xlabel=label, ylabel="share (%)")
         ax.grid(visible=False, axis="x")
         ax.margins(y=0.12)
@@ -114,20 +86,9 @@ def mse_curves(
     label: str = "mean squared error / variance",
     across: str = "SNR (dB)",
 ) -> Figure:
-    """Return errors against the SNR, one line a rule; 1 is the error of guessing the mean.
+    """Return errors, `values[rule]` `[N]`, against the SNR `[N]`, one line per rule.
 
-    Args:
-        snr_db: `[N]`.
-        values: label -> `[N]`.
-        label: of the vertical axis.
-        across: label of the horizontal axis.
-
-    Raises:
-        ValueError: a curve of another length.
-
-    Example:
-        >>> [line.get_label() for line in mse_curves([0, 10], {"sbfl": [0.65, 0.4]}).axes[0].get_lines()]
-        ['sbfl', '_guess']
+    1 is the error of guessing the mean. `label` and `across` are those of the two axes.
     """
     snr = np.asarray(snr_db, dtype=float)
     with figure_style():
@@ -137,9 +98,8 @@ def mse_curves(
         for style, (name, one) in zip(named_styles(list(values)), values.items()):
             curve = np.asarray(one, dtype=float)
             if curve.shape != snr.shape:
-                raise ValueError(
-                    f"values[{name!r}] must have shape {list(snr.shape)}; got {list(curve.shape)}"
-                )
+                got = f"{list(snr.shape)}; got {list(curve.shape)}"
+                raise ValueError(f"values[{name!r}] must have shape {got}")
             draw_line(ax, snr, curve, style, name)
             finite.append(curve[np.isfinite(curve)])
         scale_vertical(ax, np.concatenate(finite) if finite else np.ones(1), span=5)

@@ -1,9 +1,11 @@
-"""Files that are whole or not there, and a lock: one process at a time may write to a folder."""
+"""Files that are whole or not there, names of folders, and a lock: one process at a time may write."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -23,6 +25,7 @@ __all__ = [
     "Held",
     "acquire",
     "check_free",
+    "folder_name",
     "os_errors",
     "release",
     "remove_leftovers",
@@ -31,10 +34,8 @@ __all__ = [
 ]
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-_TRIES, _PAUSE = (
-    50,
-    0.02,
-)  # to take a lock, and seconds between; a holder needs a moment to write who it is
+_TRIES, _PAUSE = 50, 0.02  # to take a lock, and seconds between: a holder needs a moment to write who it is
+_LONGEST = 200  # bytes of a folder's name; most systems end at 255, and some names are made longer
 
 
 class FolderError(ValueError):
@@ -42,12 +43,7 @@ class FolderError(ValueError):
 
 
 def why(error: OSError) -> str:
-    """Return what the operating system said, in words that fit a path that was to be made.
-
-    Example:
-        >>> why(FileExistsError(17, "File exists")), why(PermissionError(13, "Permission denied"))
-        ('Not a directory', 'Permission denied')
-    """
+    """Return what the operating system said, in words that fit a path that was to be made."""
     if isinstance(error, FileExistsError):  # we make folders only: one of them is a file
         return "Not a directory"
     return error.strerror or str(error)
@@ -55,14 +51,7 @@ def why(error: OSError) -> str:
 
 @contextmanager
 def os_errors(verb: str, folder: Path) -> Iterator[None]:
-    """Turn what the operating system refuses inside the context into a `FolderError`.
-
-    Example:
-        >>> with os_errors("read", Path("here")):
-        ...     open("/nowhere/at/all")
-        Traceback (most recent call last):
-        signfade.experiments.files.FolderError: cannot read the run folder here: No such file or directory
-    """
+    """Turn what the operating system refuses inside the context into a `FolderError`."""
     try:
         yield
     except OSError as error:
@@ -70,11 +59,8 @@ def os_errors(verb: str, folder: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment its name means the old content or the new, whole and on disk.
-
-    The new content is written aside under a name that nobody can foresee, in a file that was not there: so
-    a link that somebody put in its place is not followed.
-    """
+    """Write a file so that at every moment its name means the old content or the new, whole and on disk."""
+    # A name that nobody can foresee, and a file that was not there: a link put in its place is not followed.
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o666)
@@ -101,31 +87,28 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def folder_name(text: str) -> str:
+    """Return a name for a folder made of what people call a run or a method, no longer than systems allow.
+
+    Example:
+        >>> folder_name("rules/mine.py: sbfl"), folder_name(".."), len(folder_name("x" * 300))
+        ('rules-mine.py-sbfl', 'run', 200)
+    """
+    name = re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
+    if len(name.encode()) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]  # names that begin alike stay apart
+    return f"{name.encode()[: _LONGEST - 13].decode(errors='ignore')}-{digest}"
+
+
 class Held(Exception):
     """Another process holds the lock; the message says which, as far as it is known."""
 
 
 def acquire(path: Path) -> int | None:
-    """Take the lock in the file `path`, which is made, and return what `release` wants.
+    """Take the lock in the file `path`, which is made, and return what `release` wants, or raise `Held`.
 
     None is returned where there are no locks: on Windows, and on file systems without them.
-
-    Raises:
-        Held: another process has it.
-        OSError: the file cannot be made.
-
-    Example:
-        >>> import tempfile
-        >>> lock = Path(tempfile.mkdtemp()) / ".lock"
-        >>> first = acquire(lock)
-        >>> try:
-        ...     acquire(lock)
-        ... except Held as held:
-        ...     str(held) == f"pid {os.getpid()} on {socket.gethostname()}, since {str(held)[-19:]}"
-        True
-        >>> release(lock, first)
-        >>> lock.exists()
-        False
     """
     if sys.platform == "win32":
         return None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
 from signfade.experiments.group import Group
-from signfade.experiments.summary import fall_text
+from signfade.experiments.metrics import fall_text
 
 __all__ = ["ENOUGH", "Difference", "TheoryRow", "difference", "finding", "theory_finding", "theory_rows"]
 
@@ -22,37 +21,23 @@ ENOUGH = 3  # shared seeds from which on there is an interval
 _POINT, _PART = 0.0105, 0.05
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One method less another.
+class Difference(NamedTuple):
+    """One method less another."""
 
-    Attributes:
-        mean: over the seeds.
-        half: half the width of its 95 % interval over seeds; None for too few seeds.
-        counts: whether the two differ; if not, they are level.
-    """
-
-    mean: float
-    half: float | None
-    counts: bool
+    mean: float  # over the seeds
+    half: float | None  # half the width of its 95 % interval over seeds; None for too few seeds
+    counts: bool  # whether the two differ; if not, they are level
 
 
 def difference(one: Mapping[Any, float], other: Mapping[Any, float], floor: float) -> Difference:
-    """Compare two methods by what each reached with each seed.
+    """Compare two methods by what each reached with each seed; values by seed, at least one each.
 
     With three or more shared seeds, `d_s = one_s - other_s` and the difference counts if `|mean(d)|` exceeds
     `t * stdev(d) / sqrt(n)`, with `t` the 97.5 % quantile of Student's distribution with `n - 1` degrees of
     freedom (and a twentieth of the floor, below which nothing shows). With fewer it counts if it exceeds the
     floor. Either way the two methods may change places: the mean changes its sign and nothing else.
 
-    Args:
-        one: value by seed, at least one.
-        other: value by seed, at least one.
-        floor: what a difference must exceed where there is no interval; positive.
-
     Example:
-        >>> difference({0: 0.925}, {0: 0.92}, floor=0.01).counts
-        False
         >>> found = difference({0: 0.92, 1: 0.93, 2: 0.94}, {0: 0.90, 1: 0.92, 2: 0.92}, floor=0.01)
         >>> f"{found.mean:.4f} +- {found.half:.4f} {found.counts}"
         '0.0167 +- 0.0143 True'
@@ -87,7 +72,8 @@ def finding(groups: Sequence[Group]) -> str:
     contenders = [group for group in rivals if not group.ideal] or rivals
     contenders.sort(key=lambda group: _mean(group, key), reverse=key == "last_accuracy")
     best, others = contenders[0], contenders[1:]
-    sentence = _opening(best, key) + _after(best) + _against(best, others, key)
+    after = f" after {best.rounds[0]} rounds" if best.rounds[0] != 1 else " after one round"
+    sentence = _opening(best, key) + after + _against(best, others, key)
     bound = next((group for group in rivals if group.ideal and group is not best), None)
     if bound is not None and key == "last_accuracy":
         gap = _difference(best, bound, key)
@@ -100,18 +86,13 @@ def finding(groups: Sequence[Group]) -> str:
     return sentence + note + "." + _chance(best, rivals, key) + _fallen(done) + _unfinished(left)
 
 
-@dataclass(frozen=True)
-class TheoryRow:
+class TheoryRow(NamedTuple):
     """Normalised errors of one method: medians over rounds, means over seeds."""
 
     label: str
     measured: float
     predicted: float
-
-    @property
-    def excess(self) -> float:
-        """By how much the measured error exceeds the predicted one, as a fraction of it."""
-        return self.measured / self.predicted - 1
+    excess: float  # of the measured error over the predicted one, as a fraction of it
 
 
 def theory_rows(groups: Sequence[Group]) -> list[TheoryRow]:
@@ -120,7 +101,8 @@ def theory_rows(groups: Sequence[Group]) -> list[TheoryRow]:
     for group in groups:
         measured, predicted = group.values("nmse"), group.values("nmse_theory")
         if not group.ideal and measured and predicted and mean(predicted) > 0:
-            rows.append(TheoryRow(group.label, mean(measured), mean(predicted)))
+            ours, theirs = mean(measured), mean(predicted)
+            rows.append(TheoryRow(group.label, ours, theirs, ours / theirs - 1))
     return rows
 
 
@@ -151,10 +133,6 @@ def _opening(best: Group, key: str) -> str:
     if key == "last_test_loss":
         return f"{best.label} ends with an excess loss of {value:.3g}"
     return f"{best.label} comes nearest to the true sum, with a normalised error of {value:.2f}"
-
-
-def _after(best: Group) -> str:
-    return f" after {best.rounds[0]} rounds" if best.rounds[0] != 1 else " after one round"
 
 
 def _against(best: Group, others: Sequence[Group], key: str) -> str:

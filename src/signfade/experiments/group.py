@@ -1,8 +1,7 @@
-"""Read run folders back and group them: seeds of one method with the same settings are one curve."""
+"""Runs by method: seeds of one method with the same settings are one row of a table and one curve."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,10 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from signfade.experiments.config import deciding, plain_defaults
-from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.summary import summarise, trailing_mean
-from signfade.experiments.toml import flatten
+from signfade.experiments.config import deciding, flatten, plain_defaults
+from signfade.experiments.metrics import summarise, trailing_mean
 from signfade.server import AGGREGATORS
 from signfade.settings import method_name
 
@@ -25,10 +22,8 @@ __all__ = [
     "Run",
     "Series",
     "default_settings",
-    "find_runs",
     "format_value",
     "group_runs",
-    "load_run",
     "setting_text",
     "settings_that_differ",
 ]
@@ -92,13 +87,9 @@ class Run:
     @cached_property
     def numbers(self) -> dict[str, Any]:
         """What summary.json says or, of an unfinished run, would say now."""
+        name = str(self.config.get("name", ""))
         now = summarise(
-            self.metrics,
-            name=str(self.config.get("name", "")),
-            seed=0,
-            method=self.label,
-            parameters=0,
-            devices=self.devices,
+            self.metrics, name=name, seed=0, method=self.label, parameters=0, devices=self.devices
         )
         return now | (self.summary or {})
 
@@ -145,9 +136,8 @@ class Group:
     def series(self, key: str, window: int = 1) -> Series:
         """Return mean and sample deviation over seeds of a metric, at the rounds in which all seeds have it.
 
-        Args:
-            key: a key of metrics.jsonl, or `uplink_mbit`: Mbit so far, per device.
-            window: rounds of the trailing mean taken first.
+        A key of metrics.jsonl, its trailing mean over `window` rounds; or `uplink_mbit`: Mbit so far, per
+        device.
         """
         curves = [_curve(run, key, window) for run in self.runs]
         shared = sorted(set.intersection(*map(set, curves)))
@@ -171,43 +161,6 @@ class Group:
             if isinstance(value, int | float):
                 found[run.seed] = float(value)
         return found
-
-
-def load_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run folder, finished or not.
-
-    Raises:
-        FolderError: no run there, or a damaged one, in one sentence.
-    """
-    folder = RunFolder(path)
-    summary = folder.read_summary()
-    failure = None if summary is not None else folder.failure()
-    return Run(folder.path, folder.config_text(), folder.config(), folder.read_metrics(), summary, failure)
-
-
-def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the run folders among `paths` and inside them, in order, each once.
-
-    Raises:
-        FolderError: a path does not exist or holds no run.
-
-    Example:
-        >>> find_runs(["/nowhere"])
-        Traceback (most recent call last):
-        signfade.experiments.files.FolderError: /nowhere does not exist
-    """
-    found: dict[Path, Path] = {}
-    for path in map(Path, paths):
-        if not path.exists():
-            raise FolderError(f"{path} does not exist")
-        inside = (
-            [path] if (path / "config.toml").exists() else sorted(p.parent for p in path.rglob("config.toml"))
-        )
-        if not inside:
-            raise FolderError(f"{path} holds no run: there is no config.toml in it")
-        for run in inside:
-            found.setdefault(run.resolve(), run)
-    return list(found.values())
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[Group, ...]:
@@ -259,10 +212,11 @@ def setting_text(key: str, value: Any) -> str:
         >>> setting_text("server.learning_rate", 0.01), setting_text("data.name", "mnist")
         ('learning rate 0.01', 'data mnist')
     """
+    if key.startswith("files."):  # the SHA-256 of a file of the user's
+        return f"{key.removeprefix('files.')} {format_value(value)[:8]}"
     section, _, last = key.rpartition(".")
     words = {"name": section, "every": "eval every", "perfect": "perfect links"}
-    name = (words | {"learning_rate": "learning rate"}).get(last, last)
-    return f"{name} {format_value(value)}"
+    return f"{words.get(last, last.replace('learning_rate', 'learning rate'))} {format_value(value)}"
 
 
 def _title(members: tuple[Run, ...], groups: Sequence[tuple[Run, ...]]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+import warnings
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -12,28 +14,28 @@ from statistics import median
 from string import Template
 
 from matplotlib.figure import Figure
+from rich.console import Console
 
+from signfade.experiments import panels
+from signfade.experiments.files import FolderError, folder_name, why, write_atomically
 from signfade.experiments.findings import finding, theory_finding, theory_rows
-from signfade.experiments.folder import FolderError, why, write_atomically
+from signfade.experiments.folder import OldRunError
 from signfade.experiments.group import (
     Group,
     Run,
     default_settings,
-    find_runs,
     format_value,
     group_runs,
-    load_run,
     setting_text,
     settings_that_differ,
 )
-from signfade.experiments.panels import PANELS, draw_panels, goals_shown, group_styles, smoothing_window
-from signfade.experiments.planned_runs import folder_name
-from signfade.experiments.style import inline_svg, swatch_svg
-from signfade.experiments.summary import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
-from signfade.experiments.table import Comparison, comparison, sent_items
+from signfade.experiments.metrics import ACCURACY_GOAL, LOSS_GOAL, SMOOTHING
+from signfade.experiments.results import find_runs, load_run
+from signfade.experiments.style import inline_svg, save_figure, swatch_svg
+from signfade.experiments.table import Comparison, comparison, comparison_table, sent_items
 from signfade.server.aggregators import is_vote
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["render_report", "write_comparison", "write_report"]
 
 _THEORY_PANELS = ("error", "cosine")
 # setting -> what a reader calls it; shown where all runs agree on it
@@ -67,20 +69,21 @@ _BUDGET = {"cell.radius_km", "cell.bandwidth_hz"}
 def write_report(
     run_dirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str], title: str | None = None
 ) -> Path:
-    """Write one HTML file about the runs; equal runs give equal bytes, whenever and however fast they ran.
+    """Write one HTML file about the runs in these folders and return its path.
 
-    Args:
-        run_dirs: run folders, or folders that hold some.
-        output: the file to write; it replaces an older report.
-        title: heading; by default the runs' common name.
-
-    Returns:
-        The file written.
-
-    Raises:
-        FolderError: a folder that holds no run or a damaged one, or an output that cannot be written.
+    Equal runs give equal bytes, whenever and however fast they ran. The heading is, by default, the runs'
+    common name. Runs of version 0.1 are left out with a warning; a damaged folder is a `FolderError`.
     """
-    groups = group_runs([load_run(path) for path in find_runs(run_dirs)])
+    runs, old = [], []
+    for folder in find_runs(run_dirs):
+        try:
+            runs.append(load_run(folder))
+        except OldRunError as error:
+            old.append(error)
+            warnings.warn(f"left out: {error}", stacklevel=2)
+    if not runs:
+        raise old[0]
+    groups = group_runs(runs)
     path = Path(output)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,16 +93,22 @@ def write_report(
     return path
 
 
-def render_report(groups: Sequence[Group], title: str | None = None) -> str:
-    """Return the report as HTML.
+def write_comparison(groups: Sequence[Group], folder: Path, title: str) -> list[Path]:
+    """Write `table.txt`, `curves.png` and `report.html` to the folder of a comparison; return the paths."""
+    table = folder / "table.txt"
+    with io.StringIO() as text:
+        Console(file=text, width=200).print(comparison_table(groups, title, 200))
+        write_atomically(table, text.getvalue().encode())
+    figure = save_figure(panels.curves(groups, title), folder / "curves", ["png"])
+    runs = [run.path for group in groups for run in group.runs]
+    return [table, *figure, write_report(runs, folder / "report.html")]
 
-    Args:
-        groups: from `group_runs`, at least one.
-        title: heading; by default the runs' common name.
-    """
+
+def render_report(groups: Sequence[Group], title: str | None = None) -> str:
+    """Return the report about at least one group as HTML."""
     names = {str(run.config.get("name", "")) for group in groups for run in group.runs}
     heading = title or (names.pop() if len(names) == 1 else "") or f"{len(groups)} methods compared"
-    drawn = {name: _figure(name, figure, groups) for name, figure in draw_panels(groups).items()}
+    drawn = {name: _figure(name, figure, groups) for name, figure in panels.draw_panels(groups).items()}
     page = Template(files("signfade.experiments").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         title=escape(heading),
@@ -120,7 +129,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
 
 
 def _figure(name: str, figure: Figure, groups: Sequence[Group]) -> str:
-    title = PANELS[name].title
+    title = panels.PANELS[name].title
     about = f"{title}: {', '.join(group.label for group in groups)}"
     svg = inline_svg(figure, name, escape(about))
     return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
@@ -150,10 +159,8 @@ def _facts(groups: Sequence[Group]) -> str:
         facts.append(("links", "perfect"))
     levels = [record["snr_db"] for run in runs for record in run.metrics if _is_snr(record.get("snr_db"))]
     if levels:
-        low, middle, high = (
-            f"{median(level[i] for level in levels):.0f}".replace("-", "−") for i in range(3)
-        )
-        facts.append(("SNR, weakest / median / strongest (dB)", f"{low} / {middle} / {high}"))
+        medians = " / ".join(f"{median(level[i] for level in levels):.0f}" for i in range(3))
+        facts.append(("SNR, weakest / median / strongest (dB)", medians.replace("-", "−")))
     return "\n".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
 
 
@@ -167,7 +174,7 @@ def _legend(groups: Sequence[Group]) -> str:
     # A method's defaults go without saying; some mean nothing to it.
     unsaid = {key: value for key, value in default_settings().items() if key.startswith("method.")}
     items = []
-    for index, (group, style) in enumerate(zip(groups, group_styles(groups))):
+    for index, (group, style) in enumerate(zip(groups, panels.group_styles(groups))):
         apart = [
             setting_text(key, row[index])
             for key, row in differing.items()
@@ -183,16 +190,13 @@ def _legend(groups: Sequence[Group]) -> str:
 
 
 def _curve_note(groups: Sequence[Group]) -> str:
-    window = smoothing_window(groups)
-    parts = (
-        ["Lines are means over seeds, bands one sample deviation."]
-        if max(g.seeds for g in groups) > 1
-        else []
-    )
+    window = panels.smoothing_window(groups)
+    parts = []
+    if max(group.seeds for group in groups) > 1:
+        parts.append("Lines are means over seeds, bands one sample deviation.")
     if window > 1:
         parts.append(f"Training loss, error and cosine are trailing means over {window} rounds.")
-    goals = [words for name, words in _GOALS.items() if name in goals_shown(groups)]
-    if goals:
+    if goals := [words for name, words in _GOALS.items() if name in panels.goals_shown(groups)]:
         parts.append(f"The thin dotted line is the goal of {' and '.join(goals)}.")
     return " ".join(parts)
 
@@ -206,7 +210,7 @@ def _sent(groups: Sequence[Group]) -> str:
 def _cards(words: Comparison, groups: Sequence[Group]) -> str:
     head = "".join(f'<th scope="col">{_text(header)}</th>' for header in words.headers)
     body = []
-    for group, row, style in zip(groups, words.rows, group_styles(groups)):
+    for group, row, style in zip(groups, words.rows, panels.group_styles(groups)):
         line = swatch_svg(style) if group.rounds[0] else ""
         first = f'<th scope="row"><span class="method">{line}<span>{escape(row[0])}</span></span></th>'
         cells = (
@@ -237,10 +241,8 @@ def _theory(groups: Sequence[Group]) -> str:
     head = "".join(f"<th scope=col>{word}</th>" for word in ("error", "measured", "predicted", "difference"))
     table = f"<table class=plain><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     votes = any(is_vote(group.runs[0].flat.get("method.aggregator")) for group in groups)
-    note = (
-        "<p class=note>A vote has no scale; its error is that of the vote scaled best.</p>" if votes else ""
-    )
-    return (table if rows else "") + note
+    note = "<p class=note>A vote has no scale; its error is that of the vote scaled best.</p>"
+    return (table if rows else "") + (note if votes else "")
 
 
 def _rerun(groups: Sequence[Group]) -> str:

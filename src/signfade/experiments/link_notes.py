@@ -26,27 +26,13 @@ _AIR_ROUNDS, _AIR_COORDINATES = 50, 2000  # tell an error to about a hundredth o
 
 
 def bit_errors(mean_snr: Array, cell: CellSettings) -> float:
-    """Return the share of bits whose sign arrives wrong, `E[Q(sqrt(gamma))]`, over devices and fading.
-
-    Example:
-        >>> round(bit_errors(np.array([1.0]), CellSettings(fading="none")), 4)
-        0.1587
-    """
+    """Return the share of bits whose sign arrives wrong, `E[Q(sqrt(gamma))]`, over devices and fading."""
     power, weight = fading_nodes(cell.fading, cell.rician_k)
     return float(np.mean(special.ndtr(-np.sqrt(mean_snr[:, None] * power)) @ weight))
 
 
 def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
-    """Return a sentence where the path loss leaves the ranges it was measured in, none where it does not.
-
-    Args:
-        cell: Section `cell` of the configuration.
-        positions_km: Places of the devices, `[K, 2]`.
-
-    Example:
-        >>> path_loss_note(CellSettings(), np.array([[0.5, 0.0], [2.0, 0.0]]))
-        ['Path loss: COST-231 Hata was measured at distances of 1 to 20 km; 1 of 2 devices stands elsewhere.']
-    """
+    """Return a sentence where the path loss leaves the ranges it was measured in, none where it does not."""
     import torch
 
     from signfade.uplink.pathloss import outside_validity
@@ -67,15 +53,10 @@ def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
 
 
 def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array | None = None) -> list[str]:
-    """Return what the errors of known links leave out, a sentence for each switch that is thrown.
+    """Return what the errors of known links leave out, one sentence for each switch that is thrown.
 
-    Args:
-        settings: The run's.
-        mean_snr_db: Mean SNR of a bit of its devices, `[K]`.
-        faded_snr_db: The same with the fading of some rounds, `[T, K]`, for the error over the air.
-
-    Raises:
-        ConfigError: The scalars do not fit into the codeword.
+    The mean SNR of a bit of each device, `[K]`; the same with the fading of some rounds, `[T, K]`, for the
+    error over the air. A `ConfigError` says that the scalars do not fit into the codeword.
 
     Example:
         >>> from signfade.experiments.config import load
@@ -136,14 +117,10 @@ def _air(settings: RunSettings, faded_snr_db: Array) -> str:
 
 
 def air_error(settings: RunSettings, snr: Array) -> float:
-    """Return the error of the sum read over the air, over its variance, of independent devices alike.
+    """Return the error of the sum read over the air, over its variance, at SNRs `[T, K]` of like devices.
 
     Signs are drawn, and the rule is tried on them; what a sign leaves open of its gradient is added by
     formula. The error of a vote is that of its best multiple.
-
-    Args:
-        settings: The run's.
-        snr: SNR of each device in each round, `[T, K]`.
     """
     import torch
 

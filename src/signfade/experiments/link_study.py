@@ -24,16 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-__all__ = [
-    "ERRORS_ARE",
-    "RULES",
-    "LinkStudy",
-    "link_text",
-    "plot_errors",
-    "plot_link",
-    "study_link",
-    "theory_errors",
-]
+__all__ = ["ERRORS_ARE", "LinkStudy", "link_text", "plot_errors", "plot_link", "study_link", "theory_errors"]
 
 Array = NDArray[np.float64]
 
@@ -63,52 +54,23 @@ _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 @dataclass(frozen=True)
 class LinkStudy:
-    """The cell of a run and what theory says about it.
-
-    Attributes:
-        settings: the run's settings.
-        mean_snr_db: mean SNR of the run's devices, `[K]`; None for perfect links.
-        faded_snr_db: SNR of the devices in the run's first 200 rounds, `[200, K]`; None for perfect links.
-        crowd_snr_db: mean SNR of many users placed alike, `[2000]`; None where SNRs were given.
-        positions_km: places of the devices, `[K, 2]`; None where SNRs were given.
-        errors: predicted squared error of a coordinate by label, over its variance, averaged over fading and
-            devices.
-    """
+    """The cell of a run and what theory says about it; links are None where they are perfect."""
 
     settings: RunSettings
-    mean_snr_db: Array | None
-    faded_snr_db: Array | None
-    crowd_snr_db: Array | None
-    positions_km: Array | None
-    errors: dict[str, float]
-
-    @property
-    def family(self) -> Family:
-        """Prior of a coordinate, as theory sees it."""
-        return self.settings.method.family
+    mean_snr_db: Array | None  # of the run's devices, [K]
+    faded_snr_db: Array | None  # of the devices in the run's first 200 rounds, [200, K]
+    crowd_snr_db: Array | None  # mean SNR of many users placed alike, [2000]; None where SNRs were given
+    positions_km: Array | None  # of the devices, [K, 2]; None where SNRs were given
+    errors: dict[str, float]  # of a coordinate, squared, over its variance, by label; over fading and devices
 
 
 def theory_errors(
-    snr_db: Array,
-    *,
-    family: Family = "gaussian",
-    fading: Fading = "none",
-    rician_k: float = 4.0,
+    snr_db: Array, *, family: Family = "gaussian", fading: Fading = "none", rician_k: float = 4.0
 ) -> dict[str, Array]:
-    """Return the predicted squared error of every rule at the given SNRs, for coordinates of variance one.
+    """Return the predicted squared error of every rule, by its label, for coordinates of variance one.
 
-    Args:
-        snr_db: SNR in dB (with `fading`: mean SNR), any shape; infinity is a link without noise.
-        family: prior of a coordinate.
-        fading: kind of fading to average over.
-        rician_k: power of the line of sight over the scattered, for rician fading.
-
-    Returns:
-        Errors of the shape of `snr_db`, by the labels of `RULES`.
-
-    Example:
-        >>> {name: round(float(e), 3) for name, e in theory_errors(np.array(0.0)).items()}["sbfl"]
-        0.65
+    Errors have the shape of `snr_db`, which is the mean SNR if there is fading; infinity is a link without
+    noise.
 
     Reference: Theorem 1 and Corollary 3, corrected; docs/errata.md.
     """
@@ -120,14 +82,7 @@ def theory_errors(
 
 
 def study_link(settings: RunSettings) -> LinkStudy:
-    """Study the cell that a run with these settings would have: the same places, the same fading.
-
-    Example:
-        >>> from signfade.experiments.config import load
-        >>> study = study_link(load(None, ["cell.snr_db=10", "cell.fading=none"]))
-        >>> study.mean_snr_db.tolist() == [10.0] * 20, study.errors["ideal"]
-        (True, 0.0)
-    """
+    """Study the cell that a run with these settings would have: the same places, the same fading."""
     cell, devices = settings.cell, settings.data.devices
     plan = make_radio(cell, devices, settings.seed)
     family, tie = settings.method.family, settings.method.tie
@@ -152,10 +107,6 @@ def study_link(settings: RunSettings) -> LinkStudy:
     return LinkStudy(settings, plan.mean_snr_db, faded, crowd, plan.positions_km, means | {_VOTE: vote})
 
 
-def _number(value: float) -> str:
-    return "inf" if np.isinf(value) else f"{value:.3f}"
-
-
 def _bars(values: Array, width: int = 40) -> str:
     """A small histogram in text, one line per bin; the last one takes the strongest hundredth."""
     low, high = np.floor(values.min()), np.ceil(np.quantile(values, 0.99))
@@ -165,12 +116,9 @@ def _bars(values: Array, width: int = 40) -> str:
     for n, left, right in zip(count, edges, edges[1:]):
         bar = "█" * max(round(n * width / count.max()), int(n > 0))
         span = f"{left:6.1f} to {right:5.1f} dB" if right < edges[-1] else f"{left:6.1f} dB and up"
-        lines.append(f"{span:<18}  {bar} {_share(n / values.size)}")
+        share = "under 1 %" if 0 < n / values.size < 0.005 else f"{100 * n / values.size:.0f} %"
+        lines.append(f"{span:<18}  {bar} {share}")
     return "\n".join(lines)
-
-
-def _share(part: float) -> str:
-    return "under 1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"
 
 
 def link_text(study: LinkStudy) -> list[RenderableType]:
@@ -201,11 +149,11 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
     errors.add_column("rule")
     errors.add_column("error", justify="right")
     for label, error in sorted(study.errors.items(), key=lambda item: item[1]):
-        errors.add_row(label, _number(error))
+        errors.add_row(label, f"{error:.3f}")
     faded = study.mean_snr_db is not None and cell.fading != "none"
     over = f"devices and {cell.fading} fading" if faded else "devices, without fading"
     text = (
-        f"Averaged over {over}; {study.family.title()} coordinates, all independent.\n"
+        f"Averaged over {over}; {study.settings.method.family.title()} coordinates, all independent.\n"
         f"{_VOTES[0]} is the vote of all devices; the other rules take each device by itself.\n"
         "The joint rule bfl gains as far as devices are correlated, which no link shows."
     )
@@ -220,18 +168,7 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
 
 
 def plot_link(study: LinkStudy, folder: Path) -> list[Path]:
-    """Write pictures of the cell: a map, the distribution of SNRs, and the errors against the mean SNR.
-
-    Args:
-        study: from `study_link`.
-        folder: where `map.png`, `snr.png` and `error.png` go, as far as there is something to show.
-
-    Returns:
-        The files written.
-
-    Raises:
-        FolderError: the folder cannot be written to.
-    """
+    """Write `map.png`, `snr.png` and `error.png`, as far as there is something to show; return the paths."""
     if study.mean_snr_db is None or study.faded_snr_db is None:
         return []
     cell = study.settings.cell
@@ -240,7 +177,9 @@ def plot_link(study: LinkStudy, folder: Path) -> list[Path]:
     if study.positions_km is not None:
         figures["map"] = cell_map(study.positions_km, study.mean_snr_db, cell.radius_km)
     grid = np.linspace(study.mean_snr_db.min() - 5, study.mean_snr_db.max() + 5, 61)
-    figures["error"] = plot_errors(grid, family=study.family, fading=cell.fading, rician_k=cell.rician_k)
+    figures["error"] = plot_errors(
+        grid, family=study.settings.method.family, fading=cell.fading, rician_k=cell.rician_k
+    )
     return [path for stem, figure in figures.items() for path in save_figure(figure, folder / stem, ["png"])]
 
 
@@ -250,6 +189,5 @@ def plot_errors(
     """Return the curves of `theory_errors` against the SNR; the ideal rule, which has none, is left out."""
     errors = theory_errors(snr_db, family=family, fading=fading, rician_k=rician_k)
     shown = {label: error for label, error in errors.items() if error.any() and np.isfinite(error).any()}
-    return mse_curves(
-        snr_db, shown, across="SNR (dB)" if fading == "none" else f"mean SNR (dB), {fading} fading"
-    )
+    across = "SNR (dB)" if fading == "none" else f"mean SNR (dB), {fading} fading"
+    return mse_curves(snr_db, shown, across=across)

@@ -7,28 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from signfade.experiments.group import Group, Series
-from signfade.experiments.style import INK, MUTED, LineStyle, figure_style, line_style, named_styles
-from signfade.experiments.summary import ACCURACY_GOAL, LOSS_GOAL, WINDOW
+from signfade.experiments.metrics import ACCURACY_GOAL, LOSS_GOAL, WINDOW
+from signfade.experiments.style import (
+    INK,
+    MUTED,
+    LineStyle,
+    draw_line,
+    figure_style,
+    line_style,
+    log_ticks,
+    named_styles,
+    scale_vertical,
+)
 
-__all__ = [
-    "PANELS",
-    "Panel",
-    "curves",
-    "draw_line",
-    "draw_panels",
-    "goals_shown",
-    "group_styles",
-    "scale_vertical",
-    "smoothing_window",
-]
+__all__ = ["PANELS", "Panel", "curves", "draw_panels", "goals_shown", "group_styles", "smoothing_window"]
 
 _POINTS = 300  # a curve of more points than pixels only makes the file larger
 
@@ -90,12 +89,7 @@ def goals_shown(groups: Sequence[Group]) -> list[str]:
 
 
 def draw_panels(groups: Sequence[Group], size: tuple[float, float] = (3.9, 2.6)) -> dict[str, Figure]:
-    """Return a small figure for each quantity some group has, by its key in `PANELS`; no title, no legend.
-
-    Args:
-        groups: what to compare.
-        size: width and height of each in inches.
-    """
+    """Return a small figure for each quantity some group has, by its key in `PANELS`; no title, no legend."""
     drawn = {}
     for name in _available(groups):
         with figure_style():
@@ -110,13 +104,6 @@ def curves(groups: Sequence[Group], title: str | None = None) -> Figure:
 
     Training loss, test accuracy (or excess loss), the same against uplink bits, the normalised error beside
     theory's prediction (dashed), and the cosine. The legend has a place of its own and covers nothing.
-
-    Args:
-        groups: what to compare.
-        title: a line above it.
-
-    Raises:
-        ValueError: none of the groups has a single round.
     """
     names = _available(groups)
     if not names:
@@ -134,10 +121,7 @@ def curves(groups: Sequence[Group], title: str | None = None) -> Figure:
             ax.set_title(PANELS[name].title)
         for ax in grid[len(names) :]:
             ax.axis("off")
-        predicted = any(
-            PANELS[name].predicted and _has(groups, PANELS[name].predicted or "") for name in names
-        )
-        _legend(grid[len(names)], groups, predicted=predicted)
+        _legend(grid[len(names)], groups, predicted="error" in names and _has(groups, "nmse_theory"))
     return figure
 
 
@@ -178,8 +162,7 @@ def _draw(ax: Axes, groups: Sequence[Group], panel: Panel) -> None:
         heights.append(mean)
         widths.append(across)
         if panel.predicted:
-            guess = group.series(panel.predicted, window)
-            x, y, _ = _thinned(group, guess, panel)
+            x, y, _ = _thinned(group, group.series(panel.predicted, window), panel)
             draw_line(ax, x, y, LineStyle(style.color, (3, 1.8), ""), "_predicted", width=1.1)
             heights.append(y)
     values = np.concatenate(heights) if heights else np.ones(1)
@@ -210,43 +193,6 @@ def _thinned(group: Group, series: Series, panel: Panel) -> tuple[NDArray[np.flo
     return tuple(part[last][::-1] for part in parts)
 
 
-def draw_line(
-    ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], style: LineStyle, label: str, width: float = 1.6
-) -> None:
-    """Draw `y` over `x` with a few markers, so that the line is told apart without its colour."""
-    every = max(1, len(x) // 7)
-    (line,) = ax.plot(
-        x,
-        y,
-        color=style.color,
-        marker=style.marker or None,
-        markevery=(every // 2, every),
-        label=label,
-        linewidth=width,
-        markeredgewidth=0,
-    )
-    if style.dashes:
-        line.set_dashes(style.dashes)
-
-
-def scale_vertical(ax: Axes, values: NDArray[np.float64], span: float = 25) -> None:
-    """Take a logarithmic axis where positive numbers differ by more than the factor `span`."""
-    finite = values[np.isfinite(values)]
-    if len(finite) and finite.min() > 0 and finite.max() > span * finite.min():
-        ax.set_yscale("log")
-        _log_ticks(ax.yaxis, finite.max() / finite.min())
-    else:
-        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    ax.grid(visible=False, axis="x")
-
-
-def _log_ticks(axis: Axis, span: float) -> None:
-    """Plain numbers; 2 and 5 as well where there are few powers of ten."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 1e3 else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def _horizontal(ax: Axes, panel: Panel, widths: Sequence[NDArray[np.float64]]) -> None:
     if panel.against == "round":
         ax.set_xlabel("round")
@@ -257,24 +203,18 @@ def _horizontal(ax: Axes, panel: Panel, widths: Sequence[NDArray[np.float64]]) -
     starts = [width[0] for width in widths if len(width)]
     if ends and min(starts) > 0 and max(ends) > 4 * min(ends):  # the ideal sends 32 times as much
         ax.set_xscale("log")
-        _log_ticks(ax.xaxis, 1e3)
+        log_ticks(ax.xaxis, 1e3)
 
 
 def _legend(ax: Axes, groups: Sequence[Group], *, predicted: bool) -> None:
-    handles = []
-    for group, style in zip(groups, group_styles(groups)):
-        if not group.rounds[0]:
-            continue
-        line = Line2D(
-            [], [], color=style.color, marker=style.marker or None, linewidth=1.6, label=_shown(group.label)
-        )
-        if style.dashes:
-            line.set_dashes(style.dashes)
-        handles.append(line)
+    handles = [
+        Line2D([], [], label=_shown(group.label), **style.options())
+        for group, style in zip(groups, group_styles(groups))
+        if group.rounds[0]
+    ]
     if predicted:
-        handles.append(
-            Line2D([], [], color=INK, linewidth=1.1, dashes=(3, 1.8), label="error that theory predicts")
-        )
+        style = LineStyle(INK, (3, 1.8), "")
+        handles.append(Line2D([], [], label="error that theory predicts", **style.options(1.1)))
     ax.legend(handles=handles, loc="upper left", handlelength=3.4, labelspacing=0.7, borderaxespad=0)
 
 

@@ -1,4 +1,4 @@
-"""The results of a sweep in one file: one row per run."""
+"""Runs read back from their folders, and the results of a sweep in one file: one row per run."""
 
 from __future__ import annotations
 
@@ -6,37 +6,58 @@ import csv
 import importlib
 import importlib.util
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from signfade.experiments.folder import FolderError, RunFolder, why, write_atomically
-from signfade.experiments.summary import summarise
-from signfade.experiments.sweeps import Sweep
-from signfade.experiments.toml import flatten, toml_value
+from signfade.experiments.config import flatten
+from signfade.experiments.files import FolderError, why, write_atomically
+from signfade.experiments.folder import RunFolder
+from signfade.experiments.group import Run
+from signfade.experiments.metrics import SUMMARY_KEYS
+from signfade.experiments.toml import toml_value
 
-__all__ = ["gather", "write_results"]
+if TYPE_CHECKING:
+    from signfade.experiments.sweeps import Sweep
+
+__all__ = ["find_runs", "gather", "load_run", "write_results"]
 
 _ASIDE = ("name", "seed", "method", "smoothing")  # of summary.json: elsewhere in a row, or the same in all
-NUMBERS = tuple(
-    key for key in summarise([], name="", seed=0, method="", parameters=0, devices=0) if key not in _ASIDE
-)
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder, finished or not; `FolderError` if there is no run, or a damaged one."""
+    folder = RunFolder(path)
+    summary = folder.read_summary()
+    failure = None if summary is not None else folder.failure()
+    return Run(folder.path, folder.config_text(), folder.config(), folder.read_metrics(), summary, failure)
+
+
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the run folders among `paths` and inside them, in order, each once.
+
+    Raises `FolderError` if a path does not exist or holds no run.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FolderError(f"{path} does not exist")
+        own = (path / "config.toml").exists()
+        inside = [path] if own else sorted(config.parent for config in path.rglob("config.toml"))
+        if not inside:
+            raise FolderError(f"{path} holds no run: there is no config.toml in it")
+        for run in inside:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
 
 
 def gather(sweep: Sweep, failed: Mapping[Path, str] | None = None) -> list[dict[str, Any]]:
-    """Return one row per run of a sweep, whether or not it is finished.
+    """Return one row per run of a sweep, whether or not it is finished; all have the same keys in one order.
 
-    Args:
-        sweep: its runs.
-        failed: why runs failed, by folder, where their folders do not say it.
-
-    Returns:
-        Rows with the same keys in the same order: the settings that were tried in any run, `method`, `seed`,
-        `state` (finished, failed, unfinished, absent), `failure`, the numbers of summary.json, `folder`. What
-        is not known is None.
-
-    Raises:
-        FolderError: a damaged folder.
+    These are the settings that were tried in any run, `method`, `seed`, `state` (finished, failed,
+    unfinished, absent), `failure`, the numbers of summary.json, and `folder`. What is not known is None.
+    `failed` says why runs failed, by folder, where their folders do not say it.
     """
     rows = []
     for run in sweep.runs:
@@ -52,24 +73,13 @@ def gather(sweep: Sweep, failed: Mapping[Path, str] | None = None) -> list[dict[
         row: dict[str, Any] = {key: flat[key] for key in sweep.keys}
         row |= {"method": settings.method_label, "seed": settings.seed}
         row |= {"state": "failed" if failure else state, "failure": failure}
-        row |= {key: (summary or {}).get(key) for key in NUMBERS}
+        row |= {key: (summary or {}).get(key) for key in SUMMARY_KEYS if key not in _ASIDE}
         rows.append(row | {"folder": folder.path.as_posix()})
     return rows
 
 
 def write_results(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write `results.csv` and, where pyarrow is installed, `results.parquet`.
-
-    Args:
-        rows: from `gather`, at least one.
-        folder: where to.
-
-    Returns:
-        The files written.
-
-    Raises:
-        FolderError: the folder cannot be written to.
-    """
+    """Write the rows of `gather` to `results.csv` and, where pyarrow is installed, `results.parquet`."""
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
-from signfade.experiments.folder import FolderError, why
+from signfade.experiments.files import FolderError, why
 
 __all__ = [
     "GRID",
@@ -23,11 +28,14 @@ __all__ = [
     "PLACES",
     "SERIES",
     "LineStyle",
+    "draw_line",
     "figure_style",
     "inline_svg",
     "line_style",
+    "log_ticks",
     "named_styles",
     "save_figure",
+    "scale_vertical",
     "swatch_svg",
 ]
 
@@ -48,42 +56,12 @@ _DASHES: tuple[tuple[float, ...], ...] = (
     (3, 2.6),
 )
 _MARKERS = "osD^vPX"
+_DATES = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
 # The same method has the same line in every figure, table and report: its index for `line_style`.
 PLACES = {"signsgd": 0, "sbfl": 1, "corrected": 1, "rotated-sbfl": 2, "best": 3}
-_STYLE: Any = {  # Any: matplotlib's stubs know its keys only as literals
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.parse_math": False,  # a label may hold a dollar
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.xmargin": 0.02,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "signfade",
-}
+_STYLE: Any = mpl.rc_params_from_file(
+    Path(__file__).with_name("figures.mplstyle"), use_default_template=False
+)
 
 
 @dataclass(frozen=True)
@@ -94,30 +72,26 @@ class LineStyle:
     dashes: tuple[float, ...]
     marker: str
 
+    def options(self, width: float = 1.6) -> dict[str, Any]:
+        """Return it as matplotlib's keywords for a line."""
+        look = {"color": self.color, "marker": self.marker or None, "linewidth": width}
+        return look | ({"dashes": self.dashes} if self.dashes else {})
+
 
 def line_style(index: int, *, bound: bool = False) -> LineStyle:
-    """Return the style of the method with this index; a bound is drawn in grey dots.
-
-    Example:
-        >>> line_style(0).color, line_style(1).dashes, line_style(0, bound=True).color == MUTED
-        ('#0072b2', (5, 1.6), True)
-    """
+    """Return the style of the method with this index; a bound is drawn in grey dots."""
     if bound:
         return LineStyle(MUTED, (1.2, 1.4), "")
     turn = index // len(SERIES)  # a colour that comes again has other dashes
-    return LineStyle(
-        SERIES[index % len(SERIES)], _DASHES[(index + turn) % len(_DASHES)], _MARKERS[index % len(_MARKERS)]
-    )
+    dashes = _DASHES[(index + turn) % len(_DASHES)]
+    return LineStyle(SERIES[index % len(SERIES)], dashes, _MARKERS[index % len(_MARKERS)])
 
 
 def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
     """Return a style for each name: its own if it is a known method, else the next one that is free.
 
     Free are first the styles that no method owns, then those whose methods are not drawn. The second of two
-    equal methods, such as one rule with two steps, is treated as an unknown one.
-
-    Args:
-        names: what is drawn, in order; None for what needs no line of its own.
+    equal methods, such as one rule with two steps, is treated as an unknown one. None needs no line.
 
     Example:
         >>> [style.color for style in named_styles(["mine", "best", "signsgd"])]
@@ -138,6 +112,32 @@ def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
     return styles
 
 
+def draw_line(
+    ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], style: LineStyle, label: str, width: float = 1.6
+) -> None:
+    """Draw `y` over `x` with a few markers, so that the line is told apart without its colour."""
+    every = max(1, len(x) // 7)
+    ax.plot(x, y, markevery=(every // 2, every), label=label, markeredgewidth=0, **style.options(width))
+
+
+def scale_vertical(ax: Axes, values: NDArray[np.float64], span: float = 25) -> None:
+    """Take a logarithmic axis where positive numbers differ by more than the factor `span`."""
+    finite = values[np.isfinite(values)]
+    if len(finite) and finite.min() > 0 and finite.max() > span * finite.min():
+        ax.set_yscale("log")
+        log_ticks(ax.yaxis, finite.max() / finite.min())
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    ax.grid(visible=False, axis="x")
+
+
+def log_ticks(axis: Axis, span: float) -> None:
+    """Write plain numbers on a logarithmic axis; 2 and 5 as well where there are few powers of ten."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 1e3 else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Draw in our style inside, leave matplotlib's settings as they were outside."""
@@ -146,29 +146,14 @@ def figure_style() -> Iterator[None]:
 
 
 def save_figure(figure: Figure, stem: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Save a figure under `stem` + its suffixes, without dates, so that equal figures are equal files.
-
-    Args:
-        figure: from one of our functions.
-        stem: path without suffix; its folder is made.
-        formats: what matplotlib can write.
-
-    Returns:
-        The paths written.
-
-    Raises:
-        FolderError: the place cannot be written to.
-    """
+    """Save a figure as `stem` + each suffix and return the paths; equal figures give equal bytes."""
     stem = Path(stem)
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in formats]
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         for suffix, path in zip(formats, paths):
-            metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}.get(
-                suffix
-            )
             with figure_style():
-                figure.savefig(path, format=suffix, metadata=metadata)
+                figure.savefig(path, format=suffix, metadata=_DATES.get(suffix))
     except OSError as error:
         raise FolderError(f"cannot write the figure {paths[0]}: {why(error)}") from error
     return paths
@@ -178,12 +163,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     """Return a figure as an `<svg>` element for a page: no ids that clash, the page's font and its colours.
 
     Our colours become CSS variables (`--ink`, `--muted`, `--rule`, `--s0`, `--s1`, ...), so that a page can
-    show the same figure on white and on black.
-
-    Args:
-        figure: from one of our functions.
-        name: prefix of its ids, unique in the page.
-        description: what it shows, for those who cannot see it; escaped by the caller.
+    show the same figure on white and on black. `name`, unique in the page, goes in front of its ids;
+    `description` must be escaped.
     """
     buffer = io.StringIO()
     with figure_style(), mpl.rc_context({"svg.hashsalt": name}):
@@ -193,7 +174,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
-    svg = re.sub(r"<[^>]*>", lambda tag: _LONG.sub(_shorter, tag[0]), svg)  # not the numbers people read
+    svg = re.sub(r"<[^>]*>", _shorten, svg)  # not the numbers people read
     svg = re.sub(r"font: (bold )?([\d.]+)px [^;\"]*", r"font: \1\2px var(--sans)", svg)
     used = set(re.findall(r"(?:#)([\w-]+)(?=[\")])", svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
@@ -205,11 +186,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     return head + svg[svg.index(">") + 1 :].strip()
 
 
-_LONG = re.compile(r"-?\d+\.\d{3,}")
-
-
-def _shorter(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+def _shorten(tag: re.Match[str]) -> str:
+    """An element with no more than two digits after the point of its numbers."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}".rstrip("0").rstrip("."), tag[0])
 
 
 _MARKER_PATHS = {

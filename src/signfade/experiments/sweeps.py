@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from signfade.experiments.config import ConfigError, overlay, parse_override, read, resolve
+from signfade.experiments.config import ConfigError, flatten, overlay, parse_override, read, resolve
+from signfade.experiments.files import folder_name
 from signfade.experiments.group import setting_text
-from signfade.experiments.planned_runs import PlannedRun, folder_name, status_of
-from signfade.experiments.toml import flatten, toml_value
+from signfade.experiments.toml import toml_value
+from signfade.experiments.training import PlannedRun, place_run
 
 __all__ = ["Sweep", "SweepRun", "plan_sweep", "read_sweep"]
 
@@ -37,47 +38,27 @@ _LONGEST = 80  # characters of a folder's name
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Attributes:
-        point: the settings that were tried, dotted key to value.
-        planned: the run.
-        title: the point in words, for people.
-    """
-
-    point: dict[str, Any]
+    point: dict[str, Any]  # the settings that were tried, dotted key to value
     planned: PlannedRun
-    title: str
+    title: str  # the point in words, for people
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All runs of a sweep.
-
-    Attributes:
-        name: of the sweep.
-        folder: where its runs are.
-        keys: the settings that are tried, in the order of the file.
-        runs: seeds of one point together.
-    """
+    """All runs of a sweep."""
 
     name: str
     folder: Path
-    keys: tuple[str, ...]
-    runs: tuple[SweepRun, ...]
+    keys: tuple[str, ...]  # the settings that are tried, in the order of the file
+    runs: tuple[SweepRun, ...]  # seeds of one point together
 
 
 def read_sweep(path: Path, overrides: Iterable[str] = (), out: str | None = None) -> Sweep:
-    """Return the runs that a sweep file describes.
+    """Return the runs that a sweep file describes; a `base` in it is looked for beside it.
 
-    Args:
-        path: the file; a `base` in it is looked for beside it.
-        overrides: `key=value` texts, put on top of the config.
-        out: folder for the sweep's folder, instead of the config's.
-
-    Raises:
-        ConfigError: whatever is wrong, in one sentence that starts with the file.
-        FolderError: the folder of a run holds another run.
+    `overrides`, `key=value` texts, are put on top of the config; `out` replaces the config's own.
     """
     tree = read(path)
     if "variants" in tree:
@@ -111,10 +92,6 @@ def plan_sweep(
         given: dotted keys on top of them, under those that are tried.
         out: folder for the sweep's folder, instead of the config's.
 
-    Raises:
-        ConfigError: an unknown key, a value out of range, a point twice; in one sentence.
-        FolderError: the folder of a run holds another run.
-
     Example:
         >>> steps = {"grid": {"server.learning_rate": [0.1, 0.2]}, "seeds": 2, "name": "try"}
         >>> [run.planned.folder.as_posix() for run in plan_sweep(steps).runs][1:3]
@@ -139,8 +116,7 @@ def plan_sweep(
             raise ConfigError(f"{point.title}: {error}") from None
         for seed in seeds:
             own = chosen.model_copy(update={"seed": seed, "out": out or settings.out})
-            run = PlannedRun(own, folder / point.slug / f"seed-{seed}")
-            status_of(run.settings, run.folder)
+            run = place_run(own, folder / point.slug / f"seed-{seed}")
             title = point.title + (f", seed {seed}" if len(seeds) > 1 else "")
             runs.append(SweepRun(point.tried, run, title))
     return Sweep(settings.name, folder, keys, tuple(runs))

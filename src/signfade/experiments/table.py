@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from signfade.experiments.group import Group
-from signfade.experiments.metrics import BIT_KEYS
-from signfade.experiments.summary import fall_text
+from signfade.experiments.metrics import BIT_KEYS, fall_text
 
 __all__ = ["Comparison", "comparison", "comparison_table", "sent_items", "spread_text"]
 
@@ -43,12 +42,9 @@ class Comparison:
 
 
 def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) -> str:
-    """Return `mean ± sample deviation`, the mean alone for one value, a dash for none.
+    """Return `mean ± sample deviation` of `scale * values`, the mean alone for one value, a dash for none.
 
-    Args:
-        values: one a seed.
-        digits: after the point; numbers too small for them get as many significant ones, large ones four.
-        scale: what to multiply with first, such as 100 for per cent.
+    Numbers too small for `digits` after the point get as many significant ones, large numbers four.
 
     Example:
         >>> spread_text([0.94, 0.95], digits=1, scale=100), spread_text([170.0], digits=0), spread_text([])
@@ -72,14 +68,10 @@ def spread_text(values: Sequence[float], digits: int = 3, scale: float = 1.0) ->
 
 
 def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
-    """Return one row a group: how well it ended, how fast, what it sent, and how near its estimates came.
+    """Return one row per group: how well it ended, how fast, what it sent, and how near its estimates came.
 
-    Numbers are mean ± sample deviation over seeds; cosine and errors are medians over rounds before that.
-    Columns for which no group has a number are left out.
-
-    Args:
-        groups: what to compare.
-        digits: of cosines and errors.
+    Numbers are mean ± sample deviation over seeds; cosine and errors, with so many digits, are medians over
+    rounds before that. Columns for which no group has a number are left out.
     """
     columns: list[tuple[str, Callable[[Group], str]]] = [
         ("method", lambda g: g.label),
@@ -94,20 +86,14 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
             ("rounds to loss 1", lambda g: _rounds_to(g, "rounds_to_loss_1")),
             ("rounds to 90 %", lambda g: _rounds_to(g, "rounds_to_accuracy_09")),
         ]
-    if any(_regression(g) for g in groups):
+    if any(_excess(g, "last_test_loss") for g in groups):
         columns += [
-            (
-                "excess loss, last",
-                lambda g: spread_text(g.values("last_test_loss")) if _regression(g) else _DASH,
-            ),
-            (
-                "excess loss, best",
-                lambda g: spread_text(g.values("best_test_loss")) if _regression(g) else _DASH,
-            ),
+            ("excess loss, last", lambda g: spread_text(_excess(g, "last_test_loss"))),
+            ("excess loss, best", lambda g: spread_text(_excess(g, "best_test_loss"))),
         ]
     columns += [
-        ("uplink per device (Mbit)", lambda g: spread_text(uplink_mbit(g), 2)),
-        ("signs and scalars alone (Mbit)", lambda g: spread_text(uplink_mbit(g, "payload_bits"), 2)),
+        ("uplink per device (Mbit)", lambda g: spread_text(_uplink_mbit(g, "uplink_bits"), 2)),
+        ("signs and scalars alone (Mbit)", lambda g: spread_text(_uplink_mbit(g, "payload_bits"), 2)),
         ("cosine", lambda g: spread_text(g.values("cosine"), digits)),
         ("error, measured", lambda g: spread_text(g.values("nmse"), digits)),
         ("error, predicted", lambda g: spread_text(g.values("nmse_theory"), digits)),
@@ -124,12 +110,7 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
 def comparison_table(groups: Sequence[Group], title: str | None = None, width: int = 80) -> Table:
     """Return the comparison as a table for a terminal, with a caption that explains it.
 
-    The same rows as in the report; of its columns, those that fit.
-
-    Args:
-        groups: what to compare.
-        title: a line above it.
-        width: characters that the terminal has.
+    The same rows as in the report; of its columns, those that fit into `width` characters.
     """
     words = comparison(groups, digits=2)
     counts = {group.seeds for group in groups}
@@ -161,24 +142,16 @@ def comparison_table(groups: Sequence[Group], title: str | None = None, width: i
     return table
 
 
-def uplink_mbit(group: Group, key: str = "uplink_bits") -> list[float]:
-    """Return what a device sent, on average, in Mbit; one number a seed.
-
-    Args:
-        group: runs of one method.
-        key: which of the counts in summary.json.
-    """
+def _uplink_mbit(group: Group, key: str) -> list[float]:
+    """What a device sent, on average, in Mbit; one number per seed."""
     totals = [(run.numbers.get(key), run.devices) for run in group.runs]
     return [bits / devices / 1e6 for bits, devices in totals if isinstance(bits, int | float)]
 
 
 def sent_items(groups: Sequence[Group]) -> Comparison:
-    """Return what a device sent in a round, in kbit: all of it, then by item.
+    """Return what a device sent in a round, in kbit: all of it, then by item; means over rounds and seeds.
 
-    Items that nobody sends are left out. Numbers are means over rounds and seeds.
-
-    Args:
-        groups: what to compare.
+    Items that nobody sends are left out.
     """
     found = {key: [_kbit(group, key) for group in groups] for key in BIT_KEYS if key != "payload_bits"}
     shown = {key: column for key, column in found.items() if any(column)}
@@ -198,9 +171,9 @@ def _kbit(group: Group, key: str) -> float | None:
     return mean(values) if values else None
 
 
-def _regression(group: Group) -> bool:
-    """Whether the test loss is the excess over the least-squares optimum: tasks without an accuracy."""
-    return bool(group.values("last_test_loss")) and not group.values("last_accuracy")
+def _excess(group: Group, key: str) -> list[float]:
+    """The test loss of tasks without an accuracy: the excess over the least-squares optimum."""
+    return [] if group.values("last_accuracy") else group.values(key)
 
 
 def _rounds_to(group: Group, key: str) -> str:
@@ -214,18 +187,8 @@ def _rounds_to(group: Group, key: str) -> str:
 
 
 def _notes(group: Group) -> list[str]:
-    failed = [
-        f"{group.label}, seed {run.seed}: {run.failure}." for run in group.runs if run.failure is not None
-    ]
-    diverged = [run for run in group.runs if run.numbers.get("diverged_at") is not None]
-    fallen = [
-        f"{group.label}, seed {run.seed}: {text}." for run in group.runs if (text := fall_text(run.numbers))
-    ]
-    return (
-        failed
-        + fallen
-        + [
-            f"{group.label}, seed {run.seed}: not finite in round {run.numbers['diverged_at']}."
-            for run in diverged
-        ]
-    )
+    found = [(run, run.failure) for run in group.runs]
+    found += [(run, fall_text(run.numbers)) for run in group.runs]
+    diverged = [(run, run.numbers.get("diverged_at")) for run in group.runs]
+    found += [(run, f"not finite in round {round}") for run, round in diverged if round is not None]
+    return [f"{group.label}, seed {run.seed}: {text}." for run, text in found if text]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import textwrap
-import tomllib
-from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -14,18 +15,11 @@ from pydantic.fields import FieldInfo
 
 from signfade.settings import RunSettings
 
-__all__ = ["flatten", "parse_toml", "to_toml", "toml_value"]
-
-_DEPTH = 16  # tables and lists in one another; settings need four
+__all__ = ["config_text", "to_toml", "toml_value", "user_files"]
 
 
 def toml_value(value: Any) -> str:
-    """Return one value as TOML writes it.
-
-    Example:
-        >>> toml_value([1, 0.5]), toml_value(True), toml_value('say "hi"')
-        ('[1, 0.5]', 'true', '"say \\\\"hi\\\\""')
-    """
+    """Return one value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -86,13 +80,7 @@ def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
 def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
     """Return all settings, defaults included, as TOML; what is not set is left out.
 
-    Args:
-        settings: a run's settings.
-        comments: whether descriptions are written above the keys, and keys without a value commented out.
-
-    Example:
-        >>> print(to_toml(RunSettings(seed=3)).splitlines()[1])
-        seed = 3
+    With `comments`, descriptions stand above the keys, and keys without a value are commented out.
     """
     heads: list[str] = []
     sections: list[str] = []
@@ -117,38 +105,21 @@ def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
     return "\n".join(heads + sections) + "\n"
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one table of dotted keys.
+def user_files(settings: RunSettings) -> dict[str, str]:
+    """Return the SHA-256 of each file that the settings name, such as `rule.py` of `rule.py:mine`."""
+    method = settings.method
+    rules = (method.aggregator, method.compressor, settings.attack.kind)
+    found = {}
+    for name in (*rules, settings.model.name, settings.data.name):
+        file, colon, _ = name.rpartition(":")
+        with suppress(OSError):  # a file that cannot be read is reported where it is loaded
+            if colon and file.endswith(".py"):
+                found[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return found
 
-    Example:
-        >>> flatten({"seed": 1, "server": {"learning_rate": 0.01}})
-        {'seed': 1, 'server.learning_rate': 0.01}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text.
-
-    Raises:
-        tomllib.TOMLDecodeError: it is no TOML, or nested too deeply for settings.
-
-    Example:
-        >>> parse_toml("a = " + "[" * 100_000)
-        Traceback (most recent call last):
-        tomllib.TOMLDecodeError: nested too deeply
-    """
-    try:
-        tree = tomllib.loads(text)
-    except RecursionError:
-        raise tomllib.TOMLDecodeError("nested too deeply") from None
-    level: list[Any] = [tree]
-    for _ in range(_DEPTH):
-        parts = [value.values() if isinstance(value, dict) else value for value in level]
-        level = [item for part in parts for item in part if isinstance(item, dict | list)]
-    if level:
-        raise tomllib.TOMLDecodeError("nested too deeply")
-    return tree
+def config_text(settings: RunSettings) -> str:
+    """Return config.toml of a run: its settings, and the SHA-256 of each file of the user's that it runs."""
+    lines = [f'{toml_value(file)} = "{digest}"' for file, digest in user_files(settings).items()]
+    text = to_toml(settings.model_copy(update={"variants": {}}))
+    return "\n".join([text, "[files]  # SHA-256 of your own code", *lines, ""]) if lines else text

@@ -2,36 +2,122 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from signfade._text import printable
-from signfade.experiments.config import to_toml
+from signfade.experiments.config import ConfigError, deciding, differences, resolve
 from signfade.experiments.environment import record_environment
-from signfade.experiments.files import NO_FOLLOW
+from signfade.experiments.files import NO_FOLLOW, folder_name
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.planned_runs import check_startable, refuse_unfinished, status_of
+from signfade.experiments.metrics import summarise
 from signfade.experiments.stopping import Interrupted, Stop, on_stop_signal
-from signfade.experiments.summary import summarise
+from signfade.experiments.toml import config_text, user_files
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment, RunFailed
 from signfade.simulation.task import Task
 
-__all__ = ["Interrupted", "RunFailed", "Runnable", "run_rounds", "train"]
+__all__ = [
+    "FileChangedError",
+    "Interrupted",
+    "PlannedRun",
+    "RunFailed",
+    "Runnable",
+    "check_startable",
+    "place_run",
+    "run_folder",
+    "run_rounds",
+    "status_of",
+    "train",
+]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 OnWrite = Callable[[], None]
 MakeTask = Callable[[RunSettings], Task]
+Status = Literal["new", "unfinished", "finished"]
 _MODEL = ("server.model.", "task.")  # the model in a state; elsewhere NaN may mean "not known yet"
 _FORMAT = {"format": "2"}  # of a checkpoint; version 0.1 wrote none
+
+
+class FileChangedError(FolderError):
+    """A run folder made with a file of the user's that has changed since."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The settings of a run and its own folder."""
+
+    settings: RunSettings
+    folder: Path
+
+
+def run_folder(settings: RunSettings) -> Path:
+    """Return the folder of a single run: its name, in the folder `out`."""
+    return Path(settings.out) / folder_name(settings.name)
+
+
+def status_of(settings: RunSettings, folder: Path) -> Status:
+    """Return how far the run with these settings has come in `folder`; change nothing.
+
+    Raises `FolderError` if the folder holds a run with another config, or a damaged one, and
+    `FileChangedError` if a file of the user's that the run was made with has changed since its first round.
+    """
+    run = RunFolder(folder)
+    if not run.exists:
+        return "new"
+    config = run.config()
+    recorded = config.pop("files") if isinstance(config.get("files"), dict) else {}
+    try:
+        there = resolve(deciding(config))
+    except ConfigError as error:
+        raise FolderError(f"{folder} holds a run this version cannot read: {error}") from error
+    instead = "choose another name or folder, or remove this one"
+    for key, (old, new) in differences(there, settings).items():
+        values = f"{key}: {old!r} there, {new!r} here"
+        raise FolderError(f"{folder} already holds a run with another config ({values}); {instead}")
+    for file, digest in user_files(settings).items():
+        if recorded.get(file, digest) != digest and run.begun:
+            raise FileChangedError(f"{folder} holds this run, but {file} has changed since; {instead}")
+    return "finished" if run.finished else "unfinished"
+
+
+def place_run(settings: RunSettings, folder: Path) -> PlannedRun:
+    """Plan a run in `folder`, or in one beside it where a file of the user's has changed since."""
+    try:
+        status_of(settings, folder)
+    except FileChangedError:
+        digest = hashlib.sha256(repr(sorted(user_files(settings).items())).encode()).hexdigest()
+        folder = folder.with_name(f"{folder.name}-{digest[:8]}")
+        status_of(settings, folder)
+    return PlannedRun(settings, folder)
+
+
+def check_startable(settings: RunSettings, folder: Path, resume: bool) -> Status:
+    """Return the status of a run; refuse one that another process is at, or unfinished and not resumed."""
+    status = status_of(settings, folder)
+    if status == "unfinished":
+        run = RunFolder(folder)
+        run.check_free()
+        _refuse_unfinished(settings, run, resume)
+    return status
+
+
+def _refuse_unfinished(settings: RunSettings, run: RunFolder, resume: bool) -> None:
+    """Raise unless somebody asked to continue the run, or it failed before its first round was done."""
+    if run.begun and not resume:
+        stopped = f"stopped after round {run.whole_rounds()} of {settings.rounds}"
+        raise FolderError(f"{run.path} holds this run, {stopped}; add --resume to continue it")
 
 
 class Runnable(Protocol):
@@ -76,14 +162,16 @@ def train(
     make_task: MakeTask | None = None,
     on_write: OnWrite | None = None,
 ) -> dict[str, Any]:
-    """Run all rounds of a run in `folder` and return its summary.
+    """Run all rounds of a run in `folder`, which is made if needed, and return what summary.json says.
 
     A run that was stopped goes on from its newest undamaged checkpoint: its metrics (`seconds` aside) and
     weights are, byte for byte, those of a run that was never stopped. A finished run is not repeated.
+    Raises `RunFailed` if the run cannot go on, `Interrupted` at SIGINT or SIGTERM, when the rounds so far are
+    saved, and `ValueError`, before anything is written, for a folder, settings or data that cannot be used.
 
     Args:
         settings: the run.
-        folder: its own folder; made if it is not there.
+        folder: its own folder.
         resume: whether a run that is already there, unfinished, is continued; it is refused otherwise.
         on_round: called with the metrics of each round after they are written.
         on_note: called with sentences that a person should read.
@@ -91,34 +179,23 @@ def train(
             numbers are those of the settings' own task all the same.
         on_write: called before every write to the folder; what it raises ends the run there.
 
-    Returns:
-        What summary.json says.
-
-    Raises:
-        FolderError: the folder holds something else, or cannot be written.
-        ValueError: settings or data that cannot be used; nothing has been written then.
-        RunFailed: the run cannot go on.
-        Interrupted: SIGINT or SIGTERM; the rounds so far are saved.
-
     Example:
         >>> import tempfile
-        >>> from signfade.experiments.config import load
-        >>> tiny = load(None, ["rounds=3", "data.name=gaussian", "data.size=100"])
+        >>> tiny = resolve({"rounds": 3, "data.name": "gaussian", "data.size": 100})
         >>> summary = train(tiny, Path(tempfile.mkdtemp()) / "tiny")
         >>> summary["rounds"], summary["method"], summary["parameters"]
         (3, 'best', 100)
     """
-    note = on_note or (lambda text: None)
     status = check_startable(settings, folder, resume)
     run = RunFolder(folder)
     if status == "finished":
-        return _finished(run, note)
+        return _finished(run, on_note)
     stop = Stop()
     with on_stop_signal(stop.ask):
         task = None if make_task is None else make_task(settings)
         experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
         return run_rounds(
-            experiment, run, stop, resume=resume, on_round=on_round, on_note=note, on_write=on_write
+            experiment, run, stop, resume=resume, on_round=on_round, on_note=on_note, on_write=on_write
         )
 
 
@@ -132,38 +209,27 @@ def run_rounds(
     on_note: OnNote | None = None,
     on_write: OnWrite | None = None,
 ) -> dict[str, Any]:
-    """Continue a run from where its folder is to the end and return the summary; make the folder if needed.
+    """Continue a run from where its folder is to the end and return the summary; arguments as in `train`.
 
-    The folder is locked before its status is read, so that what another process has just done counts.
-
-    Args:
-        experiment: what is run.
-        run: its folder.
-        stop: asked after every round whether to stop there; without one only the end of the process does.
-        resume: as in `train`.
-        on_round: as in `train`.
-        on_note: as in `train`.
-        on_write: as in `train`.
-
-    Raises:
-        FolderError, RunFailed, Interrupted: as in `train`.
+    The folder is locked before its status is read, so that what another process has just done counts. `stop`
+    is asked after every round; without it only the end of the process stops the run.
     """
     settings = experiment.settings
     run.refuse_strangers()
     with run.claimed():
         status = status_of(settings, run.path)
         if status == "finished":
-            return _finished(run, on_note or (lambda text: None))
-        if status == "unfinished" and not resume:
-            refuse_unfinished(settings, run)
-        own = settings.model_copy(update={"variants": {}})
-        run.create(run.config_text() if run.exists else to_toml(own))
+            return _finished(run, on_note)
+        if status == "unfinished":
+            _refuse_unfinished(settings, run, resume)
+        run.create(run.config_text() if run.exists and run.begun else config_text(settings))
         return _continue(experiment, run, stop or Stop(), on_round, on_note, on_write or (lambda: None))
 
 
-def _finished(run: RunFolder, note: OnNote) -> dict[str, Any]:
+def _finished(run: RunFolder, on_note: OnNote | None) -> dict[str, Any]:
     summary = run.read_summary() or {}
-    note(f"{run.path} is already finished")
+    if on_note is not None:
+        on_note(f"{run.path} is already finished")
     return summary
 
 
@@ -222,7 +288,7 @@ def _continue(
         on_write()
         run.write_summary(summary)
     except RunFailed as error:
-        _log(run, f"failed: {error}")
+        _log(run, *_traceback(error), f"failed: {error}")
         raise
     except FolderError as error:  # it was writable at first: the disk is full, or the folder has gone
         raise RunFailed(str(error)) from error
@@ -231,11 +297,7 @@ def _continue(
 
 
 def _finite(experiment: Runnable) -> dict[str, Tensor]:
-    """Return the state to save; a model that is not finite must not take the place of a good one.
-
-    Raises:
-        RunFailed: The weights, the optimiser's state or the model's buffers hold NaN or infinity.
-    """
+    """The state to save; a model that is not finite must not take the place of a good one."""
     state = experiment.state()
     for name, value in state.items():
         if name.startswith(_MODEL) and not bool(value.isfinite().all()):
@@ -269,10 +331,17 @@ def _restore(experiment: Runnable, run: RunFolder, note: OnNote) -> int:
     return checkpoint.round
 
 
-def _log(run: RunFolder, text: str) -> None:
-    """Write a line to the run's log; a log that cannot be written is no reason to stop."""
+def _traceback(error: BaseException) -> list[str]:
+    """Where the user's own code failed, line by line; nothing if it was not that (see `user_code`)."""
+    cause = error.__cause__ and error.__cause__.__cause__
+    return [] if cause is None else "".join(traceback.format_exception(cause, chain=False)).splitlines()
+
+
+def _log(run: RunFolder, *texts: str) -> None:
+    """Write lines to the run's log; a log that cannot be written is no reason to stop."""
     with suppress(OSError), open(run.log_path, "a", encoding="utf-8", opener=_no_follow) as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(text)}\n")
+        for text in texts:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(text)}\n")
 
 
 def _no_follow(path: str, flags: int) -> int:

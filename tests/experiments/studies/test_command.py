@@ -12,11 +12,10 @@ import pytest
 
 import signfade.experiments.workers.run_pool
 from signfade.cli.entry import run
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.studies import catalogue, records
 from signfade.experiments.studies.catalogue import PAPER, parts_by_name
 from signfade.experiments.studies.runner import Runner
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.job_queue import Event, OnEvent, Outcome
 
 from .conftest import SMALL
@@ -101,8 +100,9 @@ def test_the_list_counts_runs(tmp_path: Path, pool: Pool, capsys: pytest.Capture
     command = ["reproduce", "fig-quantisation", "--quick", "--out", str(tmp_path)]
 
     def row() -> list[str]:
-        assert run([*command, "--list"]) == 0
+        assert run([*command, "--list", "--jobs", "1"]) == 0
         lines = capsys.readouterr().out.splitlines()
+        assert "on 1 core. Runs" in " ".join(" ".join(lines).split())
         return next(line for line in lines if "fig-quantisation" in line).split()
 
     assert row()[-4:-2] == ["10", "0"] or row()[-3:-1] == ["10", "0"]

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from signfade.experiments.config import resolve
-from signfade.experiments.planned_runs import PlannedRun
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 
 
 def children(parent: int | str = "self") -> list[int]:

@@ -18,9 +18,8 @@ from rich.console import Console
 
 from signfade.cli.entry import run as signfade
 from signfade.cli.progress import Progress
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.sweeps import read_sweep
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers import run_pool
 from signfade.experiments.workers.job_queue import Event, Kind, OnEvent, Outcome
 

@@ -67,7 +67,8 @@ def test_the_command_says_it_in_one_sentence(tmp_path: Path, capsys: pytest.Capt
 
 def test_another_or_unfinished_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run").create(deploying.to_toml(settings(defence__bound_scales=True)))
-    with pytest.raises(FolderError, match="stopped after round 0 of 3; add --resume"):
+    folder.append_metrics({"round": 1})
+    with pytest.raises(FolderError, match="stopped after round 1 of 3; add --resume"):
         deploy(settings(), folder.path)
     with pytest.raises(FolderError, match="another config"):
         deploy(settings(seed=5), folder.path, resume=True)

@@ -22,8 +22,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from signfade.experiments.config import parse_override, resolve, to_toml
+from signfade.experiments.config import parse_override, resolve
 from signfade.experiments.folder import RunFolder
+from signfade.experiments.toml import to_toml
 from signfade.integrations.flower.children import marked
 from signfade.integrations.flower.deployment import write_app
 from signfade.integrations.flower.exchange import Patience

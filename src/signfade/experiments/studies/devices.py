@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 
 from signfade.device import bit_epsilon
 from signfade.experiments.config import resolve
-from signfade.experiments.panels import draw_line
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.records import (
     Record,
@@ -26,7 +25,7 @@ from signfade.experiments.studies.records import (
 )
 from signfade.experiments.studies.study import Block, Part, Study, Table, Text, picture_or_missing
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
-from signfade.experiments.style import INK, line_style
+from signfade.experiments.style import INK, draw_line, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["DEVICES"]

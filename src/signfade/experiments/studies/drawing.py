@@ -15,9 +15,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from signfade.experiments.panels import draw_line
 from signfade.experiments.studies.records import Curve, Record, Scale, curve_of
-from signfade.experiments.style import MUTED, PLACES, LineStyle, figure_style, line_style
+from signfade.experiments.style import MUTED, PLACES, LineStyle, draw_line, figure_style, line_style
 
 __all__ = ["band", "legend_below", "log_axis", "method_style", "new_figure", "note_scale", "points"]
 __all__ += ["training_panels"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from signfade.experiments.config import deciding, resolve
 from signfade.experiments.folder import FolderError, RunFolder
-from signfade.experiments.planned_runs import PlannedRun
+from signfade.experiments.metrics import WINDOW, summarise, trailing_mean
 from signfade.experiments.studies.records import (
     Record,
     Records,
@@ -28,7 +28,7 @@ from signfade.experiments.studies.records import (
     write_text,
 )
 from signfade.experiments.studies.study import Block, Part, Study, update_page, write_markdown
-from signfade.experiments.summary import WINDOW, summarise, trailing_mean
+from signfade.experiments.training import PlannedRun
 from signfade.settings import RunSettings
 
 __all__ = ["Runner", "estimate_seconds", "plan", "read_folder", "read_folders", "wanted"]

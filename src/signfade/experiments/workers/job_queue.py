@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from signfade.experiments.planned_runs import PlannedRun, status_of
 from signfade.experiments.stopping import Interrupted
+from signfade.experiments.training import PlannedRun, status_of
 
 __all__ = ["Event", "JobQueue", "Kind", "OnEvent", "Outcome"]
 

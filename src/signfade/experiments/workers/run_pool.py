@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol
 
 from signfade.data import Dataset
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.stopping import Interrupted, on_stop_signal
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.scratch import scratch_folder
 from signfade.experiments.workers.shared_data import Shared, data_key, open_shared, share_all

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from signfade import __version__
-from signfade.experiments.config import to_toml
+from signfade.experiments.files import folder_name
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.planned_runs import check_startable, folder_name
 from signfade.experiments.stopping import Interrupted, on_stop_signal
+from signfade.experiments.toml import config_text, to_toml
+from signfade.experiments.training import check_startable
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.messages import Start
@@ -100,7 +101,7 @@ def deploy(
     if check_startable(settings, folder, resume) == "finished":
         note(f"{folder} is already finished")
         return run.read_summary() or {}
-    run.create(run.config_text() if run.exists else _toml(settings))
+    run.create(run.config_text() if run.exists and run.begun else config_text(settings))
     place = run.path / "flower"
     place.mkdir(exist_ok=True)
     stops: list[None] = []

@@ -17,8 +17,7 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from signfade.experiments.folder import RunFolder
-from signfade.experiments.planned_runs import check_startable
-from signfade.experiments.training import run_rounds
+from signfade.experiments.training import check_startable, run_rounds
 from signfade.integrations.flower.client_registry import ClientRegistry
 from signfade.integrations.flower.exchange import Exchange, Patience, Replies, message_bytes
 from signfade.integrations.flower.messages import RECORD, Order, Start

@@ -22,9 +22,8 @@ import torch
 from signfade import __version__
 from signfade.data import Dataset, load
 from signfade.experiments.metrics import parse_json
-from signfade.experiments.planned_runs import PlannedRun
 from signfade.experiments.stopping import on_stop_signal
-from signfade.experiments.training import train
+from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.run_pool import ending
 from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key

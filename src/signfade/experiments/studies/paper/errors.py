@@ -16,12 +16,11 @@ from torch import Tensor
 
 from signfade import server, theory
 from signfade.device import sign
-from signfade.experiments.panels import draw_line, scale_vertical
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.records import Results, Scale, rounded
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
-from signfade.experiments.style import INK, MUTED, LineStyle, named_styles
+from signfade.experiments.style import INK, MUTED, LineStyle, draw_line, named_styles, scale_vertical
 from signfade.server.joint import bfl, fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
 from signfade.uplink import transmit
 
