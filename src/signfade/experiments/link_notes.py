@@ -13,9 +13,9 @@ from signfade.experiments.config import ConfigError
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings, RunSettings
 from signfade.theory.coding import block_error_faded
-from signfade.theory.errors import kappa_of, mse_faded
+from signfade.theory.errors import mse_faded
 from signfade.theory.pilots import PilotRule, pilot_mse
-from signfade.theory.quadrature import fading_nodes
+from signfade.theory.rules import fading_nodes, kappa_of
 
 __all__ = ["air_error", "bit_errors", "path_loss_note", "switch_notes"]
 
