@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.device import Encoder
-from signfade.device.packets import make_packet
+from signfade.device import Encoder, make_packet
 from signfade.experiments.metrics import BIT_KEYS
 from signfade.server import AGGREGATORS
 from signfade.server import pilots as pilots_module

@@ -36,12 +36,7 @@ Compress = Callable[[Tensor, Sequence[np.random.Generator]], Compressed]
 
 @dataclass(frozen=True)
 class Compressor:
-    """One compressor.
-
-    Attributes:
-        help: One line for people.
-        compress: From gradients to what the server decodes.
-    """
+    """One compressor, and one line about it for people."""
 
     help: str
     compress: Compress
