@@ -16,7 +16,7 @@ from signfade.server import pilots as pilots_module
 from signfade.settings import CellSettings, MethodSettings
 from signfade.simulation import Experiment
 from signfade.uplink import Sounding, sound
-from signfade.uplink.coded_scalars import codeword, scalars_to_bits
+from signfade.uplink.code import codeword, scalars_to_bits
 from signfade.uplink.cost import UplinkBits, uplink_bits
 
 from ..runs import settings

@@ -49,7 +49,7 @@ def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
     """
     import torch
 
-    from signfade.uplink.pathloss import outside_validity
+    from signfade.uplink.cell import outside_validity
 
     distance = np.hypot(*positions_km.T)
     place = (cell.carrier_mhz, cell.base_m, cell.user_m)
@@ -111,7 +111,7 @@ def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
 
 
 def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
-    from signfade.uplink.coded_scalars import make_code
+    from signfade.uplink.code import make_code
 
     if method.scales == "layer":
         return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."
