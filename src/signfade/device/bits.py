@@ -47,13 +47,8 @@ def sign(x: Tensor) -> Tensor:
     Reference: paper Sec. II, one-bit compression of the local gradient.
     """
     _check_signed("x", x.dtype)
-    return below_to_sign(x, torch.zeros((), dtype=x.dtype, device=x.device))
-
-
-def below_to_sign(x: Tensor, threshold: Tensor) -> Tensor:
-    """Return -1 where x < threshold and +1 elsewhere, in x's dtype."""
     below = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    torch.lt(x.detach(), threshold.detach(), out=below)  # 0 or 1, written in x's dtype without a boolean pass
+    torch.lt(x.detach(), 0, out=below)  # 0 or 1, written in x's dtype without a boolean pass
     return below.mul_(-2).add_(1)
 
 

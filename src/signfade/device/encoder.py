@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape, check_tensor
-from signfade.device.bits import Bits, Packet, below_to_sign, pack_signs, unpack_signs
+from signfade.device.bits import Bits, Packet, unpack_signs
 from signfade.device.prior import (
     Prior,
     add_sign_noise,
@@ -55,8 +55,8 @@ def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> B
 
     `mean` is the mean the device sends, as the server will decode it: the posterior mean of the server is
     right only about the threshold that was really used. Compared, not subtracted, so that nothing rounds.
-    Takes gradients `[K, M]`, float32 or float64, and thresholds `[K]` or `[K, M]`, or `[K, S]` with the
-    lengths of S layers as `segments`; `one_bit(...).signs()` are the signs as numbers.
+    Takes gradients `[K, M]`, float32 or float64, and means `[K]`, or `[K, S]` with the lengths of S layers as
+    `segments`; `one_bit(...).signs()` are the signs as numbers.
 
     Example:
         >>> one_bit(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([1.0])).signs()
@@ -72,9 +72,7 @@ def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> B
     check_finite("g", g)
     check_finite("mean", mean)
     if segments is None:
-        check_shape("mean", mean, (devices,), (devices, size))
-        if mean.dim() == 2 and size != 1:
-            return Bits(pack_signs(below_to_sign(g, mean)), size)
+        check_shape("mean", mean, (devices,))
         return Bits(pack_above(g, mean.reshape(devices, 1)), size)
     lengths = check_segments(segments, size)
     check_shape("mean", mean, (devices, len(lengths)))

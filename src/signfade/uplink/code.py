@@ -151,7 +151,7 @@ class PolarCode:
         """Return the payloads behind received words, given `ln P(0)/P(1)` of every coded bit, `[K, length]`.
 
         Successive cancellation with a list of `paths`, of which the most likely one that passes the check is
-        taken. `decoder` is "own", or "sionna": the reference of the extra `phy`, many times slower.
+        taken. `decoder` is "own", or "sionna": the reference of the extra `phy`, three to six times slower.
         """
         check_choice("decoder", decoder, ("own", "sionna"))
         check_tensor("llr", llr)
