@@ -1,12 +1,9 @@
 """Privacy of the bits: every device flips each of its bits with a known probability before it sends them.
 
-Randomised response. With `b = s` with probability `1 - flip` and `b = -s` otherwise, no receiver can be sure
-of a sign, whatever it knows, and the posterior mean stays in closed form: a centred sign is +1 as often as
--1, so `E[s | b] = (1 - 2*flip) * b`, and a scale that is shortened by `1 - 2*flip` is all the server needs to
-know.
-
-What is protected is the bits. The mean and the scale of a device are numbers of their own and are sent as
-they are; only rules that send no scalars (`signsgd`, `signsum`) are covered as a whole.
+With randomised response no receiver can be sure of a sign, and the posterior mean stays in closed form:
+`E[s | b] = (1 - 2*flip) * b`, so a scale shortened by `1 - 2*flip` is all the server needs to know. What is
+protected is the bits: means and scales are sent as they are, so only rules that send no scalars (`signsgd`,
+`signsum`) are covered as a whole.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """A random rotation that makes the Gaussian prior true, at no cost in bits but the padding.
 
-Most coordinates of a real gradient are tiny and a few carry everything. All devices therefore apply the same
-random rotation before they take signs: flip every coordinate's sign at random, then a Hadamard transform.
-Each rotated coordinate is a sum of all coordinates with random signs and weights of one magnitude, so by the
-central limit theorem those of one device are Gaussian with variance `|g|**2 / n`, and those of all devices
-are jointly Gaussian with the *same* covariance `<g_k, g_j> / n` between devices for every coordinate.
+All devices flip the signs of the same random coordinates, then apply a Hadamard transform. Each rotated
+coordinate is a sum of all coordinates with random signs and weights of one magnitude, so by the central limit
+theorem those of one device are Gaussian with variance `|g|**2 / n`, and those of all devices are jointly
+Gaussian with the *same* covariance `<g_k, g_j> / n` between devices for every coordinate.
 
-Size. A power of two would pad a vector by 45 % on average. Hadamard matrices also exist for orders such as
-12, 20, 28, ... (Paley, 1933), and their products with Walsh-Hadamard matrices keep all entries at one
-magnitude. The orders offered here pad by 3 % on average and 9 % at worst, from a thousand coordinates up;
-62,346 becomes 63,488 (1.8 %). The price is up to 35 additions per coordinate beside the `log2(n)` of the fast
-transform (a row of signs needs one of sixteen sums of every four inputs): at worst 2.4 times the time.
+Beside powers of two there are Hadamard matrices of orders such as 12, 20, 28, ... (Paley, 1933). With their
+products a vector is padded by 3 % on average (9 % at worst, from a thousand coordinates up) and not by 45 %
+as with powers of two alone; the transform takes at worst 2.4 times as long.
 """
 
 from __future__ import annotations
