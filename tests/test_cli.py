@@ -521,7 +521,7 @@ def test_link_predicts_the_vote_of_all_devices() -> None:
     """Without fading it is the formula; with it, luck of the rounds looked at hardly shows."""
     from signfade.experiments.config import load
     from signfade.experiments.link_study import study_link
-    from signfade.theory.vote import vote_nmse
+    from signfade.theory.errors import vote_nmse
 
     def errors(*changes: str) -> dict[str, float]:
         return study_link(load(None, ["cell.snr_db=8", *changes])).errors

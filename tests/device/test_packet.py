@@ -21,6 +21,7 @@ from signfade.device import (
     UniformQuantizer,
     fit_prior,
     one_bit,
+    packet_overhead,
     spread,
 )
 
@@ -89,11 +90,10 @@ def test_round_trip_accounting_and_layout(message):
 
     size, layers = len(message["signs"]), len(message["mean"])
     mean_width, scale_width = message["mean_bits"] or 32, message["scale_bits"] or 32
-    assert packet.payload_bits == size
-    assert packet.side_bits == layers * (mean_width + scale_width)
-    assert packet.header_bits + packet.payload_bits + packet.side_bits == packet.total_bits == 8 * len(data)
+    overhead = packet_overhead(size, layers, packet.mean_bits, packet.scale_bits)
+    assert overhead + size + layers * (mean_width + scale_width) == 8 * len(data)
     filling = -size % 8 + -(layers * mean_width) % 8 + -(layers * scale_width) % 8
-    assert packet.header_bits == 8 * (HEADER + 4) + filling
+    assert overhead == 8 * (HEADER + 4) + filling
 
     def section(values, bits):
         raw = values if bits else [struct.unpack(">I", struct.pack(">f", value))[0] for value in values]
@@ -133,7 +133,7 @@ def test_a_device_and_a_server_agree_through_a_packet():
     scale_codes = scale_quantizer.encode(fit_prior(g, segments=segments, mean=sent).scale)
     signs = one_bit(g, sent, segments).signs()
     packet = Packet.make(signs[0], mean_codes[0], scale_codes[0], mean_bits=6, scale_bits=4)
-    assert packet.side_bits == 2 * (6 + 4)
+    assert (len(packet.mean_bytes), len(packet.scale_bytes)) == (2, 1)  # 2*6 and 2*4 bits
 
     heard = Packet.from_bytes(packet.to_bytes())
     assert torch.equal(mean_quantizer.decode(heard.mean), sent[0])
@@ -255,7 +255,7 @@ def test_behind_a_correct_crc_all_is_refused_or_is_a_packet_with_one_encoding():
         accepted += 1
         assert packet.to_bytes() == data
         assert packet.signs.abs().eq(1).all()
-        assert packet.signs.numel() == packet.payload_bits
+        assert packet.signs.numel() == packet.size
         assert bool(packet.mean.isfinite().all() and packet.scale.ge(0).all())
     assert accepted > 1000  # both ways out were really taken
     assert refused > 1000

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from signfade.device import Encoder, Packet
-from signfade.device.packets import check_packet, decode_packets, make_packet
+from signfade.device import Encoder, Packet, check_packet, decode_packets, make_packet
 from signfade.keys import stream_key
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings
@@ -51,11 +50,8 @@ def test_the_server_reads_what_was_sent(name: str, first: bool) -> None:
         check_packet(encoder, packet)
         assert (packet.device, packet.round) == (row + 5, 4)
         bits = uplink_bits(encoder, CellSettings(perfect=True))
-        assert (bits.signs, bits.scalars, bits.header) == (
-            packet.payload_bits,
-            packet.side_bits,
-            packet.header_bits,
-        )
+        scalars = packet.layers * ((packet.mean_bits or 32) + (packet.scale_bits or 32))
+        assert (bits.signs, bits.scalars) == (packet.size, scalars)
         assert bits.total == 8 * len(packet.to_bytes())
     decoded = decode_packets(encoder, received)
     assert torch.equal(decoded.bits.packed, sent.bits.packed)

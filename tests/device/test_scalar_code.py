@@ -7,9 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer
+from signfade.device import LogQuantizer, ScalarCode, UniformQuantizer, decode_packets, make_packet
 from signfade.device.encoder import Encoder, Keys, bit_agreement
-from signfade.device.packets import decode_packets, make_packet
 from signfade.settings import AttackSettings, MethodSettings
 from signfade.simulation.attacks import Attackers
 

@@ -18,7 +18,7 @@ from signfade.server.received import Received
 from signfade.settings import CellSettings, MethodSettings
 from signfade.state import from_tensors, to_tensors
 from signfade.uplink import Link, PolarCode, Refined, send_coded, transmit
-from signfade.uplink.coded_scalars import bits_to_scalars, codeword, scalars_to_bits
+from signfade.uplink.code import bits_to_scalars, codeword, scalars_to_bits
 
 
 class Coded:

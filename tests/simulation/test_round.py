@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.device import one_bit, rotated_size
-from signfade.device.packets import make_packet
+from signfade.device import make_packet, one_bit, rotated_size
 from signfade.keys import stream_key, stream_keys
 from signfade.server import Received, Server, Truth
 from signfade.settings import CellSettings
@@ -105,7 +104,7 @@ def test_bits_and_scalars_are_what_a_packet_carries(
     assert received.layer_mean.shape[1] == (2 if (scales, rotation) == ("layer", "none") else 1)
     packet = make_packet(encoder, last.truth.message, 0, device=0, round=0)
     bits = uplink_bits(encoder, CellSettings(perfect=True))
-    assert (bits.signs, bits.scalars) == (packet.payload_bits, packet.side_bits)
+    assert (bits.signs, bits.scalars) == (packet.size, packet.layers * (sum(encoder.scalar_bits) or 64))
     sent = encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
     assert received.size == (rotated_size(SIZE) if rotation == "hadamard" else SIZE)
     expected = one_bit(sent, received.layer_mean, encoder.segments)

@@ -22,7 +22,7 @@ from signfade.kernels import fused_sum
 from signfade.server import Received, Server, Truth, _sum, air_rule, coded_scalars, pilots
 from signfade.simulation import round as round_module
 from signfade.uplink import Link, Radio, Signals, send_coded, sound
-from signfade.uplink.coded_scalars import scalars_to_bits
+from signfade.uplink.code import scalars_to_bits
 
 __all__ = ["Veil", "use_symbols"]
 

@@ -15,8 +15,8 @@ from signfade.theory import (
     nmse,
     printed_mse,
     rho,
-    rho_complement,
 )
+from signfade.theory.rules import soft_bit
 
 DECIBELS = np.array([-20, -10, 0, 10, 20, 40.0])
 SNR = 10 ** (DECIBELS / 10)
@@ -132,7 +132,7 @@ def test_corollary_3_as_printed_is_below_the_minimum() -> None:
 
 def test_a_two_valued_prior_keeps_its_digits_at_high_snr() -> None:
     snr = np.array([1.0, 10.0, 100.0, 1000.0])
-    np.testing.assert_allclose(mse("sbfl", snr, 2.0, mean_abs=2.0), 4 * rho_complement(snr), rtol=1e-14)
+    np.testing.assert_allclose(mse("sbfl", snr, 2.0, mean_abs=2.0), 4 * soft_bit(snr).power_lack, rtol=1e-14)
     np.testing.assert_allclose(mse("blmmse", 1e12, mean_abs=1.0), 1 / (1 + 1e12), rtol=1e-14)
 
 

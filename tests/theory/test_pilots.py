@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from signfade import server
 from signfade.keys import generator, stream_keys
 from signfade.theory import mse_faded, rho
-from signfade.theory.pilots import PilotRule, PilotUse, pilot_error, pilot_mse
+from signfade.theory.pilots import PilotRule, PilotUse, pilot_mse
 from signfade.uplink import Link
 from signfade.uplink.pilots import refine_gain, sound
 
@@ -90,7 +90,7 @@ def test_the_ladder_holds_at_every_snr(rule: PilotRule, mean_snr: float, fading:
 def test_the_aware_rule_is_the_known_channel_at_another_snr() -> None:
     """`(1 - eps)/(sigma2 + eps)` instead of `1/sigma2`."""
     for mean_snr, pilots in ((1.0, 1), (10.0, 4)):
-        eps = pilot_error(mean_snr, pilots)
+        eps = 1 / mean_snr / (pilots + 1 / mean_snr)
         assert pilot_mse("sbfl", mean_snr, pilots) == pytest.approx(
             mse_faded("sbfl", (1 - eps) / (1 / mean_snr + eps)), rel=1e-10
         )
@@ -114,7 +114,6 @@ def test_many_pilots_are_a_known_channel_and_no_fading_needs_none() -> None:
         for use in ("naive", "aware", "refined"):
             assert pilot_mse("sbfl", 3.0, 10**6, use=use, fading=fading) == pytest.approx(known, rel=1e-4)
     still = mse_faded("blmmse", 3.0, fading="none")
-    assert pilot_error(3.0, 1, "none") == 0
     for use in ("naive", "aware", "refined"):
         assert pilot_mse("blmmse", 3.0, 1, use=use, fading="none") == pytest.approx(still, rel=1e-12)
 

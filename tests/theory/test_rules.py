@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import special
 
-from signfade.theory import bit_error, gain, kappa_of, moments, mse, rho, rho_complement
+from signfade.theory import bit_error, gain, kappa_of, moments, mse, rho
+from signfade.theory.rules import soft_bit
 
 DECIBELS = np.array([-20, -10, 0, 10, 20, 40.0])
 C = 2 / np.pi
@@ -84,13 +85,13 @@ def test_rho_complement_at_high_snr_follows_its_asymptote() -> None:
     # int sech = pi, and the Gaussian factor turns down the wings by pi**2/(8*gamma).
     leading = np.exp(-snr / 2) * np.sqrt(np.pi / (2 * snr))
     np.testing.assert_allclose(
-        rho_complement(snr) / leading, 1 - np.pi**2 / (8 * snr), atol=5 / snr.min() ** 2
+        soft_bit(snr).power_lack / leading, 1 - np.pi**2 / (8 * snr), atol=5 / snr.min() ** 2
     )
 
 
 def test_rho_and_its_complement_add_to_one() -> None:
     snr = np.logspace(-6, 6, 200)
-    np.testing.assert_allclose(rho(snr) + rho_complement(snr), 1, rtol=1e-15)
+    np.testing.assert_allclose(rho(snr) + soft_bit(snr).power_lack, 1, rtol=1e-15)
 
 
 def test_information_identity() -> None:
@@ -98,7 +99,7 @@ def test_information_identity() -> None:
     # SNR to all of it the receiver learns one bit, ln 2 nats.
     log_snr = np.arange(-45, 7.5, 0.05)
     snr = np.exp(log_snr)
-    assert 0.05 * (snr * rho_complement(snr)).sum() == pytest.approx(2 * np.log(2), rel=1e-12)
+    assert 0.05 * (snr * soft_bit(snr).power_lack).sum() == pytest.approx(2 * np.log(2), rel=1e-12)
 
 
 def test_rho_lies_between_the_linear_and_the_printed_linear_reading() -> None:

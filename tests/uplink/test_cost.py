@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from signfade.device import Encoder
-from signfade.device.packets import make_packet
+from signfade.device import Encoder, make_packet
 from signfade.experiments.metrics import BIT_KEYS
 from signfade.server import AGGREGATORS
 from signfade.server import pilots as pilots_module
 from signfade.settings import CellSettings, MethodSettings
 from signfade.simulation import Experiment
 from signfade.uplink import Sounding, sound
-from signfade.uplink.coded_scalars import codeword, scalars_to_bits
+from signfade.uplink.code import codeword, scalars_to_bits
 from signfade.uplink.cost import UplinkBits, uplink_bits
 
 from ..runs import settings

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from signfade.device.bits import Bits, one_bit, pack_signs, sign, unpack_signs
-from signfade.device.encoder import EXACT_BITS, Encoder, Message, Priors, bit_agreement
-from signfade.device.error_feedback import lost_by_bits
+from signfade.device.bits import (
+    Bits,
+    Packet,
+    PacketError,
+    pack_signs,
+    packet_overhead,
+    sign,
+    unpack_signs,
+)
+from signfade.device.encoder import (
+    EXACT_BITS,
+    Encoder,
+    Message,
+    Priors,
+    bit_agreement,
+    check_packet,
+    decode_packets,
+    lost_by_bits,
+    make_packet,
+    one_bit,
+)
 from signfade.device.lloyd_max import LloydMaxQuantizer
-from signfade.device.noisy_sign import add_sign_noise, noisy_scale, sign_noise_factor
-from signfade.device.packet import Packet, PacketError, packet_overhead
-from signfade.device.packets import check_packet, decode_packets, make_packet
-from signfade.device.prior import Prior, fit_prior, spread
+from signfade.device.prior import Prior, add_sign_noise, fit_prior, noisy_scale, sign_noise_factor, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response
-from signfade.device.quantize import LogQuantizer, Quantizer, UniformQuantizer
+from signfade.device.quantizers import LogQuantizer, Quantizer, ScalarCode, UniformQuantizer
 from signfade.device.rotation import rotate, rotated_size, unrotate
-from signfade.device.scalar_code import ScalarCode
 
 __all__ = [
     "EXACT_BITS",

@@ -1,11 +1,9 @@
 """What a device makes of its gradient before it is sent: one bit per weight, numbers in full, or your own.
 
-By default the aggregator decides: one bit per weight goes over the simulated radio, and `ideal` is given the
-numbers in full. With `ideal`, `method.compressor` may name another: its digital messages arrive as they were
-sent, the server adds what it decodes, and error and bits are measured as for every method. Your own is
-`package.module:function` or `file.py:function`: a function of the gradients `[k, M]` and one NumPy generator
-per device that returns what the server decodes, `[k, M]`, and the bits that each device sent, one number or
-`[k]`.
+By default the aggregator decides. With `ideal`, `method.compressor` may name your own function,
+`package.module:function` or `file.py:function`, of the gradients `[k, M]` and one NumPy generator per device.
+It returns what the server decodes, `[k, M]`, and the bits that each device sent, one number or `[k]`; its
+digital messages arrive as they were sent.
 """
 
 from __future__ import annotations
@@ -36,12 +34,7 @@ Compress = Callable[[Tensor, Sequence[np.random.Generator]], Compressed]
 
 @dataclass(frozen=True)
 class Compressor:
-    """One compressor.
-
-    Attributes:
-        help: One line for people.
-        compress: From gradients to what the server decodes.
-    """
+    """One compressor, and one line about it for people."""
 
     help: str
     compress: Compress

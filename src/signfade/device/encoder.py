@@ -1,4 +1,4 @@
-"""The device's half of a round: rotate, fit the prior, take one bit per weight, quantise the scalars."""
+"""The device's half of a round: rotate, fit the prior, take one bit per weight, quantise, make a packet."""
 
 from __future__ import annotations
 
@@ -11,17 +11,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.device.bits import Bits, one_bit
-from signfade.device.noisy_sign import add_sign_noise, noisy_scale, sign_noise_factor
-from signfade.device.prior import Prior, fit_prior
+from signfade._check import check_finite, check_shape, check_tensor
+from signfade.device.bits import Bits, Packet, unpack_signs
+from signfade.device.prior import (
+    Prior,
+    add_sign_noise,
+    check_segments,
+    fit_prior,
+    noisy_scale,
+    sign_noise_factor,
+    spread,
+)
 from signfade.device.privacy import randomised_response
-from signfade.device.quantize import LogQuantizer, UniformQuantizer
+from signfade.device.quantizers import LogQuantizer, ScalarCode, UniformQuantizer
 from signfade.device.rotation import rotate, rotated_size, unrotate
-from signfade.device.scalar_code import ScalarCode
 from signfade.device.scale_range import EXPONENT_BITS
+from signfade.kernels import pack_above
 from signfade.settings import MethodSettings
 
-__all__ = ["EXACT_BITS", "Encoder", "Keys", "Message", "Priors", "bit_agreement", "join"]
+__all__ = [
+    "EXACT_BITS",
+    "Encoder",
+    "Keys",
+    "Message",
+    "Priors",
+    "bit_agreement",
+    "check_packet",
+    "decode_packets",
+    "join",
+    "lost_by_bits",
+    "make_packet",
+    "one_bit",
+]
 
 EXACT_BITS = 32  # of a number that is not quantised
 _WIDE_BITS = 16
@@ -29,22 +50,75 @@ _WIDE_BITS = 16
 Keys = Callable[[str], NDArray[np.uint64]]
 
 
+def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> Bits:
+    """Compress every device's gradient to the signs of its centred coordinates, `s = sign(g - mean)`.
+
+    `mean` is the mean the device sends, as the server will decode it: the posterior mean of the server is
+    right only about the threshold that was really used. Compared, not subtracted, so that nothing rounds.
+    Takes gradients `[K, M]`, float32 or float64, and means `[K]`, or `[K, S]` with the lengths of S layers as
+    `segments`; `one_bit(...).signs()` are the signs as numbers.
+
+    Example:
+        >>> one_bit(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([1.0])).signs()
+        tensor([[-1.,  1.,  1.]])
+
+    Reference: paper Sec. III-A and IV-A, normalisation and quantisation; docs/errata.md on Algorithm 1, which
+    prints sign(g).
+    """
+    check_tensor("g", g)
+    if g.dim() != 2 or g.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"g must be float32 or float64 [K, M]; got {g.dtype} {list(g.shape)}")
+    devices, size = g.shape
+    check_finite("g", g)
+    check_finite("mean", mean)
+    if segments is None:
+        check_shape("mean", mean, (devices,))
+        return Bits(pack_above(g, mean.reshape(devices, 1)), size)
+    lengths = check_segments(segments, size)
+    check_shape("mean", mean, (devices, len(lengths)))
+    return Bits(pack_above(g, mean, lengths), size)
+
+
+def lost_by_bits(
+    u: Tensor, packed: Tensor, mean: Tensor, scale: Tensor, segments: Sequence[int] | None = None
+) -> Tensor:
+    """Return what a device's packet does not say of its vector, `[K, M]`: `u - (mean + scale*b)`.
+
+    With error feedback a device sends the bits b of `u = g + memory` and keeps `memory = keep*(u - C(u))`,
+    `C(u) = mean + scale*b`. With keep = 1 everything is sent in the end: what was sent and the memory add up
+    to the sum of the gradients. Where a rotation makes every round's errors new, a memory settles at
+    `(1 - d)*(2 - d)/d^2` times the energy of a gradient, d being the part that a sign with a scale tells
+    (`scale^2/variance`, 2/pi for a Gaussian), and feedback helps below the step
+    `signfade.theory.feedback_limit`. Without a rotation the bits of a gradient that stays lose the same thing
+    again and again; feedback then pays more, but memories grow to about ten times a gradient's energy.
+
+    Takes the bits packed as by `pack_signs`, and means and scales as the server decodes them, `[K, S]`.
+
+    Example:
+        >>> u, packed = torch.tensor([[3.0, -1.0]]), torch.tensor([[0b10000000]], dtype=torch.uint8)
+        >>> lost_by_bits(u, packed, torch.tensor([[1.0]]), torch.tensor([[1.5]]))
+        tensor([[ 0.5000, -0.5000]])
+
+    Reference: S. P. Karimireddy et al., "Error feedback fixes signSGD and other gradient compression
+    schemes".
+    """
+    if u.ndim != 2:
+        raise ValueError(f"u must have shape [K, M]; got {list(u.shape)}")
+    lengths = check_segments([u.shape[1]] if segments is None else segments, u.shape[1])
+    for name, value in (("mean", mean), ("scale", scale)):
+        check_shape(name, value, (u.shape[0], len(lengths)))
+    bits = unpack_signs(packed, u.shape[1], dtype=u.dtype).to(u.device)
+    return u - spread(mean.to(u), lengths) - bits.mul_(spread(scale.to(u), lengths))
+
+
 @dataclass(frozen=True)
 class Message:
-    """What K devices send in one round.
-
-    Attributes:
-        bits: One per coordinate.
-        mean: Means as the server decodes them, `[K, S]` for S layers.
-        scale: Scales as the server decodes them, `[K, S]`.
-        saturated: How many of a device's means and of its scales were beyond their quantiser's range,
-            `[K, 2]`.
-    """
+    """What K devices send in one round."""
 
     bits: Bits
-    mean: Tensor
-    scale: Tensor
-    saturated: Tensor
+    mean: Tensor  # as the server decodes them, [K, S] for S layers
+    scale: Tensor  # the same
+    saturated: Tensor  # how many of a device's means and of its scales were beyond their range, [K, 2]
 
     def __len__(self) -> int:
         return len(self.bits)
@@ -52,34 +126,21 @@ class Message:
 
 @dataclass(frozen=True)
 class Priors:
-    """What devices know of their gradients and do not send, `[K, S]` each.
+    """What devices know of their gradients and do not send, `[K, S]` each."""
 
-    Attributes:
-        mean: Means before quantisation.
-        std: Standard deviations about the mean that was sent.
-        scale: `E[(g - mean)*b]` of the bits b about the mean that was sent: what the scale should be.
-    """
-
-    mean: Tensor
-    std: Tensor
-    scale: Tensor
+    mean: Tensor  # before quantisation
+    std: Tensor  # about the mean that was sent
+    scale: Tensor  # E[(g - mean)*b] of the bits b about the mean that was sent: what the scale should be
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns gradients into messages, as the method's settings say.
-
-    Attributes:
-        method: Section `method` of the configuration.
-        layers: Lengths of the layers in the flat gradient.
-        sends_scalars: Whether devices send means and scales beside their bits.
-        exponents: Where the scale quantiser's range lies in this round; empty before the server knows.
-    """
+    """Turns gradients into messages, as the method's settings say."""
 
     method: MethodSettings
-    layers: tuple[int, ...]
-    sends_scalars: bool = True
-    exponents: tuple[int, ...] = ()
+    layers: tuple[int, ...]  # their lengths in the flat gradient
+    sends_scalars: bool = True  # whether devices send means and scales beside their bits
+    exponents: tuple[int, ...] = ()  # of the scale quantiser in this round; empty before the server knows
 
     @property
     def size(self) -> int:
@@ -118,9 +179,6 @@ class Encoder:
         A scale goes as a code of B bits for its ratio to the broadcast power of two, on a grid that reaches
         a factor of `2**(B + 2)` up and down. Before the server knows of any scale it goes as one of 16 bits
         on a grid of all that a float32 can be: 0.13 % off at most.
-
-        Raises:
-            ValueError: The method sends them as floats.
         """
         bits = self.method.side_bits
         if bits is None:
@@ -143,15 +201,7 @@ class Encoder:
     def encode(self, rotated: Tensor, keys: Keys | None = None) -> tuple[Message, Priors]:
         """Encode the (rotated) gradients of some devices, `[k, size]`.
 
-        Args:
-            rotated: What the devices want to send.
-            keys: From a purpose to the keys of the devices' streams, `[k]`, where bits are drawn at random.
-
-        Returns:
-            What is sent, and what is known about it on the devices only.
-
-        Raises:
-            ValueError: No keys where they are needed.
+        `keys` gives the keys of the devices' streams, `[k]`, for a purpose, where bits are drawn at random.
         """
         method, segments = self.method, self.segments
         prior = fit_prior(rotated, method.prior, segments)
@@ -218,3 +268,66 @@ def join(parts: Sequence[tuple[Message, Priors]]) -> tuple[Message, Priors]:
         Message(bits, *(torch.cat([getattr(message, name) for message in messages]) for name in scalars)),
         Priors(*(torch.cat([getattr(prior, one.name) for prior in priors]) for one in fields(Priors))),
     )
+
+
+def make_packet(encoder: Encoder, message: Message, row: int, *, device: int, round: int) -> Packet:
+    """Return the packet of one device, the `row`-th of a message.
+
+    Example:
+        >>> from signfade.settings import MethodSettings
+        >>> encoder = Encoder(MethodSettings(side_bits=8), layers=(3,))
+        >>> message, _ = encoder.encode(torch.tensor([[0.2, -0.1, 0.05]]))
+        >>> packet = make_packet(encoder, message, 0, device=7, round=2)
+        >>> packet.mean_bits, packet.scale_bits  # the first round's scales are on the wide grid
+        (8, 16)
+    """
+    mean, scale = torch.zeros(0), torch.zeros(0)
+    if encoder.sends_scalars:
+        mean, scale = message.mean[row], message.scale[row]
+    if encoder.quantised:  # what was sent are levels already: each is in its own bin
+        mean, scale = encoder.scalar_code.encode(mean, scale)
+    signs = message.bits[row : row + 1].signs()[0]
+    mean_bits, scale_bits = encoder.scalar_bits
+    return Packet.make(
+        signs, mean, scale, device=device, round=round, mean_bits=mean_bits, scale_bits=scale_bits
+    )
+
+
+def check_packet(encoder: Encoder, packet: Packet) -> None:
+    """Raise a ValueError unless a packet is what the method's devices send.
+
+    Example:
+        >>> other = Packet.make(torch.ones(4), torch.zeros(1), torch.ones(1))
+        >>> check_packet(Encoder(MethodSettings(), layers=(3,)), other)
+        Traceback (most recent call last):
+        ValueError: a packet of this model has 3 signs; got 4
+    """
+    layers = len(encoder.segments) if encoder.sends_scalars else 0
+    if packet.size != encoder.size:
+        raise ValueError(f"a packet of this model has {encoder.size} signs; got {packet.size}")
+    if packet.layers != layers:
+        raise ValueError(f"a packet of this method has {layers} means and scales; got {packet.layers}")
+    if (packet.mean_bits, packet.scale_bits) != encoder.scalar_bits:
+        must = "{} and {}".format(*encoder.scalar_bits)
+        got = f"{packet.mean_bits} and {packet.scale_bits}"
+        raise ValueError(f"means and scales of this round have {must} bits (0: float32); got {got}")
+    _scalars(encoder, packet)
+
+
+def decode_packets(encoder: Encoder, packets: Sequence[Packet]) -> Message:
+    """Read K packets that `check_packet` has let pass; scalars are zero where the method sends none."""
+    rows = [np.frombuffer(packet.sign_bytes, dtype=np.uint8) for packet in packets]
+    mean, scale = zip(*(_scalars(encoder, packet) for packet in packets), strict=True)
+    bits = Bits(torch.from_numpy(np.stack(rows)), encoder.size)
+    nothing = torch.zeros(len(packets), 2, dtype=torch.int64)
+    return Message(bits, torch.stack(mean), torch.stack(scale), nothing)
+
+
+def _scalars(encoder: Encoder, packet: Packet) -> tuple[Tensor, Tensor]:
+    """Return the means and scales of one packet, `[S]` each, float32."""
+    if not packet.layers:
+        zero = torch.zeros(len(encoder.segments))
+        return zero, zero
+    if not packet.mean_bits:
+        return packet.mean, packet.scale
+    return encoder.scalar_code.decode(packet.mean, packet.scale)

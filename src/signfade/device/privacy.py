@@ -1,12 +1,9 @@
 """Privacy of the bits: every device flips each of its bits with a known probability before it sends them.
 
-Randomised response. With `b = s` with probability `1 - flip` and `b = -s` otherwise, no receiver can be sure
-of a sign, whatever it knows, and the posterior mean stays in closed form: a centred sign is +1 as often as
--1, so `E[s | b] = (1 - 2*flip) * b`, and a scale that is shortened by `1 - 2*flip` is all the server needs to
-know.
-
-What is protected is the bits. The mean and the scale of a device are numbers of their own and are sent as
-they are; only rules that send no scalars (`signsgd`, `signsum`) are covered as a whole.
+With randomised response no receiver can be sure of a sign, and the posterior mean stays in closed form:
+`E[s | b] = (1 - 2*flip) * b`, so a scale shortened by `1 - 2*flip` is all the server needs to know. What is
+protected is the bits: means and scales are sent as they are, so only rules that send no scalars (`signsgd`,
+`signsum`) are covered as a whole.
 """
 
 from __future__ import annotations
@@ -25,14 +22,7 @@ def bit_epsilon(flip: float) -> float:
     """Return the local differential privacy of one bit that is flipped with probability `flip`.
 
     `epsilon = ln((1 - flip)/flip)`: the odds of any output change by at most `exp(epsilon)` when the sign
-    does.
-
-    Args:
-        flip: Probability of a flip, from 0 (no privacy, infinite epsilon) to 1/2 (all privacy, no
-            information).
-
-    Raises:
-        ValueError: flip is not a probability of at most one half.
+    does. Infinite for `flip = 0` (no privacy), 0 for 1/2 (no information).
 
     Example:
         >>> round(bit_epsilon(0.25), 4), bit_epsilon(0.5), bit_epsilon(0.0)
@@ -46,24 +36,10 @@ def composed_epsilon(flip: float, bits: int, delta: float = 1e-5) -> float:
     """Return the epsilon of `bits` flipped bits that may all differ between two data sets, at a given delta.
 
     Exact, not a bound: the privacy loss is `L = epsilon_1*(2*B - n)` with B binomial(n, 1 - flip), and
-    epsilon is the smallest one with
-
-    `P(L > epsilon) - exp(epsilon)*P'(L > epsilon) <= delta`,
-
-    P' being the law with B binomial(n, flip). With delta = 0 it is `n*epsilon_1`. A coordinate of one device
-    over T rounds is n = T; a device's whole vector of M bits over T rounds is n = M*T, since one changed
-    sample can change every coordinate of a gradient.
-
-    Args:
-        flip: Probability of a flip, from 0 to 1/2.
-        bits: n, how many bits are sent.
-        delta: Probability with which the bound may fail, from 0 to below 1.
-
-    Returns:
-        epsilon; infinite without flips.
-
-    Raises:
-        ValueError: flip, bits or delta is out of range.
+    epsilon is the smallest one with `P(L > epsilon) - exp(epsilon)*P'(L > epsilon) <= delta`, P' being the
+    law with B binomial(n, flip). With delta = 0 it is `n*epsilon_1`. A coordinate of one device over T rounds
+    is n = T; a device's whole vector of M bits over T rounds is n = M*T, since one changed sample can change
+    every coordinate of a gradient.
 
     Example:
         >>> round(composed_epsilon(0.25, bits=1, delta=0.0), 4), round(composed_epsilon(0.45, bits=100), 2)
@@ -121,24 +97,14 @@ def _log_tail(least: int, bits: int, flip: float) -> float:
 
 
 def randomised_response(packed: Tensor, size: int, flip: float, keys: NDArray[np.uint64]) -> Tensor:
-    """Flip each of every device's bits with probability `flip`, independently.
+    """Flip each of every device's bits with probability `flip`, independently; unused bits stay zero.
 
-    Args:
-        packed: Signs, eight to a byte as `pack_signs` makes them, uint8 `[K, ceil(size/8)]`. Not modified.
-        size: Number of signs M.
-        flip: Probability of a flip, from 0 to 1/2.
-        keys: Keys of the devices' streams, uint64 `[K]`, see `signfade.keys.stream_keys`.
-
-    Returns:
-        uint8, the shape of `packed`; unused bits stay zero.
-
-    Raises:
-        ValueError: Shapes that do not match, or flip is out of range.
+    `packed` are signs as `pack_signs` makes them, uint8 `[K, ceil(size/8)]`; `keys` are those of the devices'
+    streams, uint64 `[K]`, see `signfade.keys.stream_keys`.
 
     Example:
         >>> packed = torch.tensor([[0b10100000]], dtype=torch.uint8)
-        >>> keys = np.array([3], dtype=np.uint64)
-        >>> randomised_response(packed, 3, 0.0, keys).tolist() == packed.tolist()
+        >>> randomised_response(packed, 3, 0.0, np.array([3], dtype=np.uint64)).tolist() == packed.tolist()
         True
     """
     _check_flip(flip)

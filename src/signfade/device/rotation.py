@@ -1,16 +1,13 @@
 """A random rotation that makes the Gaussian prior true, at no cost in bits but the padding.
 
-Most coordinates of a real gradient are tiny and a few carry everything. All devices therefore apply the same
-random rotation before they take signs: flip every coordinate's sign at random, then a Hadamard transform.
-Each rotated coordinate is a sum of all coordinates with random signs and weights of one magnitude, so by the
-central limit theorem those of one device are Gaussian with variance `|g|**2 / n`, and those of all devices
-are jointly Gaussian with the *same* covariance `<g_k, g_j> / n` between devices for every coordinate.
+All devices flip the signs of the same random coordinates, then apply a Hadamard transform. Each rotated
+coordinate is a sum of all coordinates with random signs and weights of one magnitude, so by the central limit
+theorem those of one device are Gaussian with variance `|g|**2 / n`, and those of all devices are jointly
+Gaussian with the *same* covariance `<g_k, g_j> / n` between devices for every coordinate.
 
-Size. A power of two would pad a vector by 45 % on average. Hadamard matrices also exist for orders such as
-12, 20, 28, ... (Paley, 1933), and their products with Walsh-Hadamard matrices keep all entries at one
-magnitude. The orders offered here pad by 3 % on average and 9 % at worst, from a thousand coordinates up;
-62,346 becomes 63,488 (1.8 %). The price is up to 35 additions a coordinate beside the `log2(n)` of the fast
-transform (a row of signs needs one of sixteen sums of every four inputs): at worst 2.4 times the time.
+Beside powers of two there are Hadamard matrices of orders such as 12, 20, 28, ... (Paley, 1933). With their
+products a vector is padded by 3 % on average (9 % at worst, from a thousand coordinates up) and not by 45 %
+as with powers of two alone; the transform takes at worst 2.4 times as long.
 """
 
 from __future__ import annotations
@@ -44,38 +41,19 @@ def rotated_size(size: int) -> int:
     The smallest `n >= size` of the form `p * 2**a` with p one of
     1, 12, 20, 28, 36, 44, 60, 68, 76, 84, 104, 108, 124.
 
-    Args:
-        size: Coordinates before the rotation, at least one.
-
-    Raises:
-        ValueError: A size below one.
-
     Example:
         >>> rotated_size(62_346), rotated_size(65_536), rotated_size(3)
         (63488, 65536, 4)
-
-    Reference:
-        docs/bfl.md, "Why rotation".
     """
     return _shape(size)[0] * _shape(size)[1]
 
 
-def rotate(g: Tensor, seed: int, *, threads: int | None = None) -> Tensor:
-    """Rotate every device's gradient by the random orthonormal matrix that `seed` names.
+def rotate(g: Tensor, seed: int) -> Tensor:
+    """Rotate every device's gradient, `[K, M]` or `[M]`, by the random orthonormal matrix that `seed` names.
 
-    `rotated = H D [g, 0] / sqrt(n)`, D a diagonal of random signs drawn from Philox under the key `seed`, H a
-    Hadamard matrix of order `n = rotated_size(M)`.
-
-    Args:
-        g: Gradients, `[K, M]` or `[M]`, float32 or float64. Not modified.
-        seed: The rotation's 64-bit key, the same for all devices in a round, see `signfade.keys.stream_key`.
-        threads: At most so many threads, by default as many as there are cores. Never changes a result.
-
-    Returns:
-        `[K, n]` or `[n]`. Lengths and angles are kept: `<rotated_k, rotated_j> = <g_k, g_j>`.
-
-    Raises:
-        ValueError: Another shape or dtype, NaN or infinity, a negative seed.
+    `rotated = H D [g, 0] / sqrt(n)`, D a diagonal of random signs drawn from Philox under the key `seed`, the
+    same for all devices in a round (see `signfade.keys.stream_key`), H a Hadamard matrix of order
+    `n = rotated_size(M)`. Lengths and angles are kept: `<rotated_k, rotated_j> = <g_k, g_j>`.
 
     Example:
         >>> g = torch.zeros(1, 1000)
@@ -83,47 +61,30 @@ def rotate(g: Tensor, seed: int, *, threads: int | None = None) -> Tensor:
         >>> rotate(g, seed=5).abs().unique()
         tensor([1.])
 
-    Reference:
-        docs/bfl.md, "Why rotation".
+    Reference: docs/bfl.md, "Why rotation".
     """
     if g.ndim not in (1, 2) or g.shape[-1] == 0:
         raise ValueError(f"g must have shape [K, M] or [M] with M at least 1; got {list(g.shape)}")
-    rotated = _transform("g", g, seed, g.shape[-1], inverse=False, threads=threads)
+    rotated = _transform("g", g, seed, g.shape[-1], inverse=False)
     return rotated.reshape(*g.shape[:-1], rotated.shape[-1])
 
 
-def unrotate(rotated: Tensor, seed: int, size: int, *, threads: int | None = None) -> Tensor:
-    """Undo `rotate`: `g = (D H^T rotated / sqrt(n))[:size]`.
+def unrotate(rotated: Tensor, seed: int, size: int) -> Tensor:
+    """Undo `rotate`: `g = (D H^T rotated / sqrt(n))[:size]`, exact up to float rounding.
 
-    Exact up to float rounding, as the matrix is orthonormal. Estimates of a rotated vector are rotated back
-    once, after the devices have been summed.
-
-    Args:
-        rotated: `[K, n]` or `[n]`, `n = rotated_size(size)`. Not modified.
-        seed: The key that `rotate` got.
-        size: M, the coordinates before the rotation.
-        threads: As in `rotate`.
-
-    Returns:
-        `[K, size]` or `[size]`.
-
-    Raises:
-        ValueError: n is not the rotated size of `size`; otherwise as `rotate`.
+    Estimates of a rotated vector are rotated back once, after the devices have been summed.
 
     Example:
         >>> g = torch.tensor([[1.0, -2.0, 3.0, 0.5, 0.0]])
         >>> bool(torch.allclose(unrotate(rotate(g, seed=5), seed=5, size=5), g, atol=1e-6))
         True
-
-    Reference:
-        docs/bfl.md, "Why rotation".
     """
     n = rotated_size(size)
     if rotated.ndim not in (1, 2) or rotated.shape[-1] != n:
         raise ValueError(
             f"rotated must have shape [K, {n}] or [{n}] for size {size}; got {list(rotated.shape)}"
         )
-    g = _transform("rotated", rotated, seed, size, inverse=True, threads=threads)
+    g = _transform("rotated", rotated, seed, size, inverse=True)
     return g.reshape(*rotated.shape[:-1], size)
 
 
@@ -178,7 +139,7 @@ def _signs(seed: int, size: int) -> NDArray[np.int8]:
     return np.asarray(1 - 2 * bits.view(np.int8))
 
 
-def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool, threads: int | None) -> Tensor:
+def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool) -> Tensor:
     """Return `[K, n]` from `[K, size]`, or back."""
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"{name} must be float32 or float64; got {x.dtype}")
@@ -186,7 +147,7 @@ def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool, thr
     rows = x.detach().reshape(-1, x.shape[-1])
     signs = _signs(seed, size)
     if is_compiled(rows):
-        out = torch.from_numpy(_compiled(rows.contiguous().numpy(), signs, order, power, inverse, threads))
+        out = torch.from_numpy(_compiled(rows.contiguous().numpy(), signs, order, power, inverse))
     else:
         out = _portable(rows, torch.from_numpy(signs).to(rows), order, power, inverse)
     # Every output is a signed sum of all inputs, so one of them tells whether an input was NaN or infinite.
@@ -195,12 +156,7 @@ def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool, thr
 
 
 def _compiled(
-    rows: NDArray[Any],
-    signs: NDArray[np.int8],
-    order: int,
-    power: int,
-    inverse: bool,
-    threads: int | None,
+    rows: NDArray[Any], signs: NDArray[np.int8], order: int, power: int, inverse: bool
 ) -> NDArray[Any]:
     devices, n = len(rows), order * power
     block = min(power, _BLOCK)
@@ -209,7 +165,7 @@ def _compiled(
     codes = _codes(order, inverse)
     out = np.empty((devices, len(signs) if inverse else n), rows.dtype)
     scale = rows.dtype.type(1 / math.sqrt(n))
-    threads = threads or (available_threads() if devices * n > _SMALL else 1)
+    threads = available_threads() if devices * n > _SMALL else 1
     if devices >= threads:
 
         def whole(first: int, last: int) -> None:

@@ -26,9 +26,7 @@ _SHARE, _SHARE_EARLY = 0.01, 0.1
 
 
 def nearest_exponent(scale: float) -> int:
-    """Return the exponent e of the power of two nearest to a positive scale, within -100 to 100.
-
-        0.75 * 2**e <= scale < 1.5 * 2**e
+    """Return the e in -100..100 for which a positive scale is from `0.75 * 2**e` to below `1.5 * 2**e`.
 
     Example:
         >>> [nearest_exponent(x) for x in (0.74, 0.75, 1.0, 1.49, 1.5, 1000.0, 1e-44)]
@@ -47,28 +45,19 @@ def check_exponents(exponents: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class RangeState:
-    """One exponent per layer, which the server broadcasts with the model and devices divide their scales by.
+    """One exponent per layer, broadcast with the model: devices divide their scales by its power of two."""
 
-    Attributes:
-        exponents: One per layer; empty before anything was decoded, when devices use the wide grid.
-        recent: The scales decoded last, `[n, S]`.
-    """
-
-    exponents: list[int] = field(default_factory=list)
-    recent: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    exponents: list[int] = field(default_factory=list)  # empty before anything was decoded
+    recent: Tensor = field(default_factory=lambda: torch.zeros(0, 0))  # the scales decoded last, [n, S]
 
 
 def follow_scales(state: RangeState, scale: Tensor) -> RangeState:
-    """Take the scales that were decoded in a round into account from the next round on.
+    """Take the scales that were decoded in a round, `[K, S]`, into account from the next round on.
 
     The exponent is that of the power of two nearest to the median of the scales decoded last: those of the
     last round, or of as many rounds as 16 scales take where fewer devices are received. So fewer than half of
     them cannot move it beyond what the others report. Scales of zero do not count. A layer for which nothing
     else was decoded keeps its exponent, or begins with the median of the other layers'.
-
-    Args:
-        state: The range so far. Not modified.
-        scale: Decoded scales, `[K, S]`.
 
     Example:
         >>> scale = torch.tensor([[900.0], [1100.0], [1000.0], [1e-30], [1e30]])
@@ -109,14 +98,8 @@ def count_saturation(
     """Count a round, and warn once for each quantiser that saturates in more than 1 % of its uses.
 
     The warning comes in the last round, or after 1000 uses if by then it is more than 10 %. A scale of zero
-    never saturates: it means that there is nothing to send.
-
-    Args:
-        state: The counts so far. Not modified.
-        saturated: How many of each device's means and of its scales saturated, `[K, 2]`.
-        uses: How often each of the two quantisers was used.
-        bits: `method.side_bits`, which the warning names.
-        last: Whether this was the last round.
+    never saturates: it means that there is nothing to send. `saturated` says how many of each device's means
+    and of its scales did, `[K, 2]`, in `uses` uses of each quantiser; `bits` is `method.side_bits`.
 
     Example:
         >>> state, none = count_saturation(SaturationState(), torch.tensor([[0, 2], [0, 0]]), 50, 1, False)

@@ -13,9 +13,9 @@ from signfade.experiments.config import ConfigError
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings, RunSettings
 from signfade.theory.coding import block_error_faded
-from signfade.theory.errors import kappa_of, mse_faded
+from signfade.theory.errors import mse_faded
 from signfade.theory.pilots import PilotRule, pilot_mse
-from signfade.theory.quadrature import fading_nodes
+from signfade.theory.rules import fading_nodes, kappa_of
 
 __all__ = ["air_error", "bit_errors", "path_loss_note", "switch_notes"]
 
@@ -35,7 +35,7 @@ def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
     """Return a sentence where the path loss leaves the ranges it was measured in, none where it does not."""
     import torch
 
-    from signfade.uplink.pathloss import outside_validity
+    from signfade.uplink.cell import outside_validity
 
     distance = np.hypot(*positions_km.T)
     place = (cell.carrier_mhz, cell.base_m, cell.user_m)
@@ -92,7 +92,7 @@ def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
 
 
 def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
-    from signfade.uplink.coded_scalars import make_code
+    from signfade.uplink.code import make_code
 
     if method.scales == "layer":
         return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."

@@ -15,9 +15,8 @@ from signfade.experiments.link_notes import bit_errors, path_loss_note, switch_n
 from signfade.experiments.style import save_figure
 from signfade.server import AGGREGATORS
 from signfade.settings import Fading, Family, Form, RunSettings
-from signfade.theory.errors import mse
+from signfade.theory.errors import mse, vote_nmse
 from signfade.theory.rules import Rule
-from signfade.theory.vote import vote_nmse
 from signfade.uplink.radio import make_radio
 
 if TYPE_CHECKING:

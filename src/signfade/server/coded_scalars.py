@@ -13,7 +13,7 @@ from signfade.keys import stream_keys
 from signfade.server.received import Received
 from signfade.settings import CellSettings
 from signfade.uplink import Link, Refined, send_coded
-from signfade.uplink.coded_scalars import bits_to_scalars, codeword, scalars_to_bits
+from signfade.uplink.code import bits_to_scalars, codeword, scalars_to_bits
 
 __all__ = ["CodedScalars", "ScalarMemory"]
 

@@ -8,22 +8,19 @@ variance of the real noise per symbol and signs ±1.
 from __future__ import annotations
 
 from signfade.settings import Fading, Family, Form, PilotUse, Schedule
-from signfade.theory.coding import (
-    block_error,
-    block_error_faded,
-    capacity,
-    dispersion,
-    outage,
-    threshold_snr,
+from signfade.theory.bounds import (
+    corrected_bound,
+    feedback_limit,
+    feedback_ratio,
+    published_bound,
+    step_sizes,
 )
-from signfade.theory.convergence import corrected_bound, published_bound, step_sizes
-from signfade.theory.errors import Printed, kappa_of, mse, mse_faded, printed_mse
-from signfade.theory.feedback import feedback_limit, feedback_ratio
+from signfade.theory.coding import block_error, block_error_faded, outage, threshold_snr
+from signfade.theory.errors import Printed, mse, mse_faded, nmse, printed_mse, tie_probability, vote_nmse
 from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
-from signfade.theory.pilots import PilotRule, pilot_error, pilot_mse
-from signfade.theory.rules import Rule, bit_error, gain, mismatched_moments, moments, rho, rho_complement
-from signfade.theory.total import nmse
-from signfade.theory.vote import tie_probability, vote_correlation, vote_nmse, vote_probability
+from signfade.theory.mismatch import mismatched_moments
+from signfade.theory.pilots import PilotRule, pilot_mse
+from signfade.theory.rules import Rule, bit_error, gain, kappa_of, moments, rho
 
 __all__ = [
     "Fading",
@@ -38,9 +35,7 @@ __all__ = [
     "bit_error",
     "block_error",
     "block_error_faded",
-    "capacity",
     "corrected_bound",
-    "dispersion",
     "feedback_limit",
     "feedback_ratio",
     "gain",
@@ -53,17 +48,13 @@ __all__ = [
     "mse_faded",
     "nmse",
     "outage",
-    "pilot_error",
     "pilot_mse",
     "printed_mse",
     "published_bound",
     "rho",
-    "rho_complement",
     "step_sizes",
     "threshold_snr",
     "tie_probability",
-    "vote_correlation",
     "vote_moments",
     "vote_nmse",
-    "vote_probability",
 ]

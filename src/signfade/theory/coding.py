@@ -1,11 +1,8 @@
 """How often a short codeword is lost: at one SNR, and over block fading.
 
 A codeword of n coded bits ±1 carries k bits (its check included) over `y = h*s + noise`, real noise of
-variance sigma2, SNR `gamma = h**2/sigma2`, one gain for the whole word. A coded bit's information is `i = 1
-- log2(1 + exp(-2*l))` with the half-LLR `l ~ N(gamma, gamma)` given s = +1.
-
-Arguments are floats, sequences, NumPy arrays or torch tensors; results float64 arrays, or floats for single
-numbers.
+variance sigma2, SNR `gamma = h**2/sigma2`, one gain for the whole word. The information of a coded bit is
+`i = 1 - log2(1 + exp(-2*l))` with the half-LLR `l ~ N(gamma, gamma)` given s = +1.
 """
 
 from __future__ import annotations
@@ -17,9 +14,9 @@ from scipy import optimize, special
 
 from signfade._check import check_choice
 from signfade.settings import Fading
-from signfade.theory._numbers import Array, Numbers, common_shape, non_negative, plain
+from signfade.theory.rules import Array, Numbers, common_shape, non_negative, plain
 
-__all__ = ["block_error", "block_error_faded", "capacity", "dispersion", "outage", "threshold_snr"]
+__all__ = ["block_error", "block_error_faded", "outage", "threshold_snr"]
 
 # Trapezoidal nodes of the noise; the integrand's nearest pole is pi/(2*sqrt(gamma)) away, so that up to 30
 # dB the sum is exact to rounding, and beyond nothing is left to integrate.
@@ -28,8 +25,8 @@ _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 _CHUNK = 512
 
 
-def _information(gamma: Array) -> tuple[Array, Array]:
-    """Mean and variance of a coded bit's information in bits, shaped like gamma."""
+def information(gamma: Array) -> tuple[Array, Array]:
+    """Capacity `E[i]` in bits and dispersion `Var[i]` in bits squared of a coded bit, shaped like gamma."""
     flat = np.minimum(gamma.reshape(-1), 1e3)
     mean, square = np.empty_like(flat), np.empty_like(flat)
     for start in range(0, flat.size, _CHUNK):
@@ -40,62 +37,20 @@ def _information(gamma: Array) -> tuple[Array, Array]:
     return (1 - mean).reshape(gamma.shape), (square - mean**2).reshape(gamma.shape)
 
 
-def capacity(snr: Numbers) -> Array:
-    """Bits that a coded bit can carry, `C = E[i]`, from 0 to 1.
-
-    Args:
-        snr: Instantaneous SNR, any shape.
-
-    Returns:
-        The capacity of a sign in real Gaussian noise, shaped like `snr`.
-
-    Example:
-        >>> round(capacity(1.0), 4)
-        0.4859
-    """
-    return plain(_information(non_negative("snr", snr, infinite=True))[0])
-
-
-def dispersion(snr: Numbers) -> Array:
-    """Variance of a coded bit's information, `V = Var[i]`, in bits squared.
-
-    Args:
-        snr: Instantaneous SNR, any shape.
-
-    Returns:
-        The dispersion, shaped like `snr`.
-
-    Example:
-        >>> dispersion([0.0, float("inf")]).round(12).tolist()
-        [0.0, 0.0]
-    """
-    return plain(_information(non_negative("snr", snr, infinite=True))[1])
-
-
 def block_error(snr: Numbers, bits: int, length: int) -> Array:
-    """Error probability of the best code, by the normal approximation.
+    """Error probability of the best code, by the normal approximation; shaped like `snr`.
 
-    `Q((n*C - k + log2(n)/2) / sqrt(n*V))`
-
-    Good codes of this length are a few tenths of a dB behind it.
-
-    Args:
-        snr: Instantaneous SNR, any shape.
-        bits: Bits carried, k.
-        length: Coded bits, n.
-
-    Returns:
-        The probability, shaped like `snr`.
+    `Q((n*C - k + log2(n)/2) / sqrt(n*V))` with capacity C and dispersion V, for k `bits` in n coded bits,
+    `length`. Good codes of this length are a few tenths of a dB behind it.
 
     Example:
         >>> [round(block_error(snr, 32, 128), 3) for snr in (0.4, 0.6, 0.8)]
         [0.38, 0.049, 0.003]
 
-    Reference:
-        Polyanskiy, Poor, Verdu: Channel coding rate in the finite blocklength regime (2010).
+    Reference: Polyanskiy, Poor, Verdu: Channel coding rate in the finite blocklength regime (2010).
     """
     _check_sizes(bits, length)
-    mean, variance = _information(non_negative("snr", snr, infinite=True))
+    mean, variance = information(non_negative("snr", snr, infinite=True))
     spare = length * mean - bits + np.log2(length) / 2
     with np.errstate(divide="ignore"):
         distance = spare / np.sqrt(length * np.maximum(variance, 0.0))
@@ -108,17 +63,9 @@ def _check_sizes(bits: int, length: int) -> None:
 
 
 def threshold_snr(bits: int, length: int, error: float = 0.5) -> float:
-    """The SNR at which the normal approximation reaches an error probability.
+    """The SNR, a ratio, at which the normal approximation reaches an error probability.
 
     With the default, one half, it is where a slowly fading link goes in and out of outage.
-
-    Args:
-        bits: Bits carried.
-        length: Coded bits, above `bits`.
-        error: The probability, between 0 and 1.
-
-    Returns:
-        The SNR, a ratio.
 
     Example:
         >>> round(float(10 * np.log10(threshold_snr(32, 128))), 2)
@@ -142,24 +89,15 @@ def outage(
 ) -> Array:
     """Probability that a fading link is below the SNR that a code needs, `P(mean_snr*h**2 < threshold)`.
 
-    With `x = threshold/mean_snr`: gaussian `erf(sqrt(x/2))`, rayleigh `1 - exp(-x)`, rician `1 -
-    Q1(sqrt(2*k), sqrt(2*(1+k)*x))` with Marcum's Q, none a step.
-
-    Args:
-        threshold: The SNR needed, any shape.
-        mean_snr: `E[h**2]/sigma2`, any shape, positive.
-        fading: `"gaussian"` (real `h ~ N(0, 1)`, the paper's), `"rayleigh"`, `"rician"` or `"none"`.
-        rician_k: Power of the line of sight over the scattered power, for rician.
-
-    Returns:
-        The probability, of the broadcast shape.
+    With `x = threshold/mean_snr`: gaussian (real `h ~ N(0, 1)`, the paper's) `erf(sqrt(x/2))`, rayleigh
+    `1 - exp(-x)`, rician `1 - Q1(sqrt(2*k), sqrt(2*(1+k)*x))` with Marcum's Q and the line of sight
+    `rician_k` times as strong as the scattered paths, none a step. Shapes broadcast.
 
     Example:
         >>> (100 * outage(10**0.2, [10.0, 100.0])).round().tolist()  # a code that needs 2 dB, at 10 and 20 dB
         [31.0, 10.0]
 
-    Reference:
-        Section VI-A, network model; docs/radio.md.
+    Reference: Section VI-A, network model; docs/radio.md.
     """
     check_choice("fading", fading, get_args(Fading))
     needed, mean = non_negative("threshold", threshold), non_negative("mean_snr", mean_snr, infinite=True)
@@ -183,15 +121,7 @@ def block_error_faded(
 ) -> Array:
     """`block_error` averaged over block fading: the share of rounds in which a word is lost.
 
-    Args:
-        mean_snr: `E[h**2]/sigma2`, any shape.
-        bits: Bits carried.
-        length: Coded bits.
-        fading: As in `outage`.
-        rician_k: As in `outage`.
-
-    Returns:
-        The mean probability, shaped like `mean_snr`. Close to `outage(threshold_snr(bits, length), ...)`.
+    Shaped like `mean_snr`, and close to `outage(threshold_snr(bits, length), mean_snr, ...)`.
 
     Example:
         >>> lost = block_error_faded([10.0, 100.0], 32, 128)

@@ -1,62 +1,38 @@
-"""Mean squared error per coordinate of every rule that reads one device's symbol at a time.
+"""The error of every rule, per device and of the sum over devices, and of the majority vote.
 
-Signal model and noise convention as in `signfade.theory.rules`. For any prior symmetric about its mean, with
+Signal model as in `signfade.theory.rules`. For any prior symmetric about its mean, with
 `kappa = E|g - mean|`, a rule that estimates the centred coordinate as `scale*f(y)` has the error
 `Var - 2*kappa*scale*E[s*f] + scale**2*E[f**2]`.
-
-Arguments are floats, sequences, NumPy arrays or torch tensors and broadcast against each other. Results are
-float64 NumPy arrays, or Python floats if all arguments are single numbers.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy import special
 
 from signfade._check import check_choice
-from signfade.settings import Fading, Family, Form
-from signfade.theory._numbers import Array, Numbers, common_shape, non_negative, plain
-from signfade.theory.quadrature import fading_nodes, soft_bit
-from signfade.theory.rules import LAWS, Moments, Rule
+from signfade.settings import Fading, Family, Form, Tie
+from signfade.theory.rules import (
+    LAWS,
+    Array,
+    Moments,
+    Numbers,
+    Rule,
+    bit_error,
+    common_shape,
+    fading_nodes,
+    kappa_of,
+    non_negative,
+    plain,
+    real,
+    soft_bit,
+)
 
-__all__ = ["Printed", "kappa_of", "mse", "mse_faded", "printed_mse"]
+__all__ = ["Printed", "mse", "mse_faded", "nmse", "printed_mse", "tie_probability", "vote_nmse"]
 
 Printed = Literal["theorem_1", "corollary_2", "corollary_3", "corollary_3_limit"]
-
-# kappa/std: E|g| of a centred variable with unit variance.
-_MEAN_ABS: dict[Family, float] = {"gaussian": np.sqrt(2 / np.pi), "laplacian": np.sqrt(1 / 2)}
-
-
-def kappa_of(std: Numbers, family: Family = "gaussian", mean_abs: Numbers | None = None) -> Array:
-    """`kappa = E|g - mean|` of a prior with the given standard deviation.
-
-    Gaussian `sqrt(2/pi)*std`, Laplacian `std/sqrt(2)`; `mean_abs` itself where it is given.
-
-    Args:
-        std: Standard deviation, any shape.
-        family: `"gaussian"` or `"laplacian"`.
-        mean_abs: The true `kappa`, where it is known; it cannot exceed `std`.
-
-    Returns:
-        `kappa`, of the broadcast shape.
-
-    Example:
-        >>> round(kappa_of(2.0), 4), round(kappa_of(2.0, "laplacian"), 4)
-        (1.5958, 1.4142)
-
-    Reference:
-        Propositions 1 and 3.
-    """
-    check_choice("family", family, get_args(Family))
-    deviation = non_negative("std", std)
-    if mean_abs is None:
-        return plain(_MEAN_ABS[family] * deviation)
-    kappa = non_negative("mean_abs", mean_abs)
-    common_shape(std=deviation, mean_abs=kappa)
-    if (kappa > deviation * (1 + 1e-6)).any():  # the slack is for means taken in float32
-        raise ValueError(f"mean_abs must not exceed std, as E|g| never does; got {mean_abs!r} above {std!r}")
-    return plain(np.minimum(kappa, deviation))
 
 
 def mse(
@@ -71,28 +47,25 @@ def mse(
     fading: Fading | None = None,
     rician_k: float = 4.0,
 ) -> Array:
-    """Mean squared error of a rule per coordinate and device.
+    """Mean squared error of a rule per coordinate and device, of the broadcast shape.
 
     `MSE = Var - 2*kappa*scale*E[s*f] + scale**2*E[f**2]`, `Var = std**2`, `kappa = E|g - mean|`
 
     With the right scale: sbfl `Var - kappa**2*rho`, the minimum; blmmse `Var - kappa**2*gamma/(1+gamma)`;
     hard `Var - kappa**2*(1-2*Pe)**2`, a closed-form upper bound on the minimum; zero_forcing
-    `Var - kappa**2 + kappa**2/gamma`; ideal 0. Errors of independent devices add: multiply by `alpha_k**2`
-    and sum over devices.
+    `Var - kappa**2 + kappa**2/gamma`; ideal 0. Accurate to 1e-12 relative from -60 to 60 dB. Errors of
+    independent devices add: multiply by `alpha_k**2` and sum over devices.
 
     Args:
         rule: `"sbfl"`, `"blmmse"`, `"high_snr"`, `"hard"`, `"zero_forcing"` or `"ideal"`.
-        snr: Instantaneous SNR (with `fading`: the mean SNR), any shape.
+        snr: Instantaneous SNR, any shape; with `fading` the mean SNR `E[h**2]/sigma2`.
         std: Standard deviation of the gradient's coordinates, any shape.
         family: `"gaussian"`, `kappa = sqrt(2/pi)*std`, or `"laplacian"`, `kappa = std/sqrt(2)`.
         form: `"corrected"` or `"published"`; matters to `sbfl` and `blmmse` only.
         scale: The `kappa` the server used, where it differs from the true one (quantised, say).
-        mean_abs: The true `kappa`, where it is known (`empirical` prior): overrules the family.
-        fading: None, or the kind of fading to average over, as in `mse_faded`.
-        rician_k: As in `mse_faded`.
-
-    Returns:
-        The error, of the broadcast shape. Accurate to 1e-12 relative from -60 to 60 dB.
+        mean_abs: The true `kappa`, where it is known (`empirical` prior): overrides the family.
+        fading: Average over this kind of block fading, `gamma = snr*h**2`; see `fading_nodes`.
+        rician_k: Power of the line of sight over the scattered power, for `"rician"`.
 
     Example:
         >>> [round(mse(rule, 1.0), 3) for rule in ("sbfl", "blmmse", "hard", "high_snr", "zero_forcing")]
@@ -100,96 +73,44 @@ def mse(
         >>> mse("sbfl", float("inf"), std=[1.0, 2.0], family="laplacian")
         array([0.5, 2. ])
 
-    Reference:
-        Theorem 1 and Corollaries 2 and 3, corrected; docs/errata.md.
+    Reference: Theorem 1 and Corollaries 2 and 3, corrected; docs/errata.md.
     """
-    if fading is not None:
-        return mse_faded(
-            rule,
-            snr,
-            std,
-            fading=fading,
-            family=family,
-            form=form,
-            scale=scale,
-            mean_abs=mean_abs,
-            rician_k=rician_k,
-        )
-    deviation, kappa, used = _prior(std, family, scale, mean_abs)
-    gamma = _checked_snr("snr", rule, snr, form)
-    shape = common_shape(snr=gamma, std=used)
+    deviation, kappa = non_negative("std", std), np.asarray(kappa_of(std, family, mean_abs))
+    used = kappa if scale is None else non_negative("scale", scale)
+    shape = common_shape(std=kappa, scale=used)
+    deviation, kappa, used = (np.broadcast_to(part, shape) for part in (deviation, kappa, used))
+    check_choice("rule", rule, list(LAWS))
+    check_choice("form", form, get_args(Form))
+    name = "snr" if fading is None else "mean_snr"
+    gamma = non_negative(name, snr, infinite=True)
+    shape = common_shape(**{name: gamma, "std": used})
+    power, weight = fading_nodes(fading or "none", rician_k)
     law = LAWS[rule].moments
     if law is None:
         return plain(np.zeros(shape))
-    return plain(_combine(law(gamma, form), deviation, kappa, used, gamma))
+    if LAWS[rule].fades or fading in (None, "none"):
+        found = Moments(*(part @ weight for part in law(gamma[..., None] * power, form)))
+    else:
+        noise = np.where(np.isinf(gamma), 0.0, np.inf)
+        found = Moments(np.ones_like(gamma), 1 + noise, np.zeros_like(gamma), -noise)
+    return plain(_combine(found, deviation, kappa, used, gamma))
 
 
 def mse_faded(
-    rule: Rule,
-    mean_snr: Numbers,
-    std: Numbers = 1.0,
-    *,
-    fading: Fading = "gaussian",
-    family: Family = "gaussian",
-    form: Form = "corrected",
-    scale: Numbers | None = None,
-    mean_abs: Numbers | None = None,
-    rician_k: float = 4.0,
+    rule: Rule, mean_snr: Numbers, std: Numbers = 1.0, *, fading: Fading = "gaussian", **options: Any
 ) -> Array:
-    """`mse` averaged over block fading, `gamma = mean_snr*h**2` with `E[h**2] = 1`.
+    """`mse` averaged over block fading, `gamma = mean_snr*h**2` with `E[h**2] = 1`; options as in `mse`.
 
     The average for `zero_forcing` is infinite for every kind of fading but none: `E[1/h**2]` diverges as soon
     as the density of `h**2` does not vanish at zero.
 
-    Args:
-        mean_snr: `E[h**2]/sigma2`, any shape.
-        fading: `"gaussian"` (real `h ~ N(0, 1)`, the paper's), `"rayleigh"` (`h**2 ~ Exp(1)`), `"rician"` or
-            `"none"`.
-        rician_k: Power of the line of sight over the scattered power, for `"rician"`.
-
-    Other arguments as in `mse`.
-
-    Returns:
-        The mean error, of the broadcast shape.
-
     Example:
-        >>> round(mse_faded("sbfl", 10.0, fading="gaussian"), 4)
-        0.521
-        >>> mse_faded("zero_forcing", 10.0, fading="rayleigh")
-        inf
+        >>> round(mse_faded("sbfl", 10.0), 4), mse_faded("zero_forcing", 10.0, fading="rayleigh")
+        (0.521, inf)
 
-    Reference:
-        Section VI-A, network model.
+    Reference: Section VI-A, network model.
     """
-    deviation, kappa, used = _prior(std, family, scale, mean_abs)
-    gamma = _checked_snr("mean_snr", rule, mean_snr, form)
-    power, weight = fading_nodes(fading, rician_k)
-    shape = common_shape(mean_snr=gamma, std=used)
-    law = LAWS[rule].moments
-    if law is None:
-        return plain(np.zeros(shape))
-    if not LAWS[rule].fades and fading != "none":
-        noise = np.where(np.isinf(gamma), 0.0, np.inf)
-        found = Moments(np.ones_like(gamma), 1 + noise, np.zeros_like(gamma), -noise)
-    else:
-        found = Moments(*(part @ weight for part in law(gamma[..., None] * power, form)))
-    return plain(_combine(found, deviation, kappa, used, gamma))
-
-
-def _checked_snr(name: str, rule: Rule, snr: Numbers, form: Form) -> Array:
-    check_choice("rule", rule, list(LAWS))
-    check_choice("form", form, get_args(Form))
-    return non_negative(name, snr, infinite=True)
-
-
-def _prior(
-    std: Numbers, family: Family, scale: Numbers | None, mean_abs: Numbers | None
-) -> tuple[Array, Array, Array]:
-    """Standard deviation, true kappa, and the kappa in use, of one shape."""
-    deviation, kappa = non_negative("std", std), np.asarray(kappa_of(std, family, mean_abs))
-    used = kappa if scale is None else non_negative("scale", scale)
-    shape = common_shape(std=kappa, scale=used)
-    return np.broadcast_to(deviation, shape), np.broadcast_to(kappa, shape), np.broadcast_to(used, shape)
+    return mse(rule, mean_snr, std, fading=fading, **options)
 
 
 def _combine(found: Moments, deviation: Array, kappa: Array, used: Array, gamma: Array) -> Array:
@@ -217,20 +138,11 @@ def printed_mse(which: Printed, snr: Numbers, std: Numbers = 1.0) -> Array:
     corollary_3: `std**2*(1 - c*gamma/(c*gamma + 1))`, `c = 2/pi`, claimed for blmmse: below the true minimum.
     corollary_3_limit: `std**2*(1 - 2/pi)`, claimed for zero forcing: right only without noise.
 
-    Args:
-        which: The statement.
-        snr: Instantaneous SNR, any shape.
-        std: Standard deviation of the Gaussian coordinates, any shape.
-
-    Returns:
-        The printed value, of the broadcast shape.
-
     Example:
         >>> round(printed_mse("corollary_3", 1.0), 3), round(mse("sbfl", 1.0), 3)
         (0.611, 0.65)
 
-    Reference:
-        Theorem 1, Corollaries 2 and 3; docs/errata.md.
+    Reference: Theorem 1, Corollaries 2 and 3; docs/errata.md.
     """
     check_choice("which", which, get_args(Printed))
     gamma = non_negative("snr", snr, infinite=True)
@@ -241,3 +153,112 @@ def printed_mse(which: Printed, snr: Numbers, std: Numbers = 1.0) -> Array:
     if which == "corollary_3":
         return plain(variance / (share * gamma + 1))
     return plain(variance * np.full_like(gamma, 1 - share))
+
+
+def nmse(
+    rule: Rule | Literal["majority_vote"],
+    snr: Numbers,
+    std: Numbers = 1.0,
+    weights: Numbers | None = None,
+    *,
+    family: Family = "gaussian",
+    form: Form = "corrected",
+    scale: Numbers | None = None,
+    mean_abs: Numbers | None = None,
+    tie: Tie = "zero",
+) -> float:
+    """Normalised error of a rule's estimate of the weighted sum of independent, centred gradients.
+
+    `sum_k alpha_k**2*MSE_k / sum_k alpha_k**2*Var_k`: the errors of independent devices have mean zero, so
+    their squares add. Guessing zero has 1; a rule can do worse. For the majority vote, `vote_nmse`.
+
+    SNRs `[K]`; std, weights (ones if None), scale and mean_abs `[K]` or one for all; otherwise as in `mse`.
+
+    Example:
+        >>> round(nmse("sbfl", [1.0, 1.0]), 3), round(nmse("majority_vote", [1.0, 1.0]), 3)
+        (0.65, 0.703)
+
+    Reference: Theorem 1, summed over devices as there; docs/errata.md.
+    """
+    check_choice("rule", rule, [*LAWS, "majority_vote"])
+    if rule == "majority_vote":
+        return vote_nmse(snr, std, weights, family=family, mean_abs=mean_abs, tie=tie)
+    gamma, deviation, alpha, energy = _devices(snr, std, weights)
+    error = mse(rule, gamma, deviation, family=family, form=form, scale=scale, mean_abs=mean_abs)
+    share = alpha**2
+    counted = share > 0  # a device without weight adds nothing, however large its error
+    return float((share[counted] * error[counted]).sum() / energy)
+
+
+def _devices(snr: Numbers, std: Numbers, weights: Numbers | None) -> tuple[Array, Array, Array, float]:
+    """SNRs, standard deviations and weights, `[K]` each, and the energy of the target."""
+    gamma = non_negative("snr", snr, infinite=True)
+    if gamma.ndim != 1 or len(gamma) == 0:
+        raise ValueError(f"snr must have shape [K]; got {list(gamma.shape)}")
+    deviation = non_negative("std", std)
+    alpha = real("weights", 1.0 if weights is None else weights)
+    for name, value in (("std", deviation), ("weights", alpha)):
+        if value.shape not in ((), gamma.shape):
+            raise ValueError(
+                f"{name} must have shape [{len(gamma)}] or be one number; got {list(value.shape)}"
+            )
+    deviation, alpha = np.broadcast_to(deviation, gamma.shape), np.broadcast_to(alpha, gamma.shape)
+    energy = (alpha**2 * deviation**2).sum()
+    if energy == 0:
+        raise ValueError("std and weights must not all be zero: the target has no energy")
+    return gamma, deviation, alpha, energy
+
+
+def tie_probability(devices: int) -> float:
+    """Probability that one bit decides the vote of K fair, independent bits.
+
+    `C(n, n/2)/2**n`, `n = 2*floor(K/2)`: about `sqrt(2/(pi*K))`. For odd K the others' sum is 0. For even K
+    it is -1 where a tie counts as +1; where it counts as zero or a coin, the others' sum is 1 or -1, twice as
+    likely, and the bit decides between a vote and a tie: half as much. For even K it is also the
+    probability of a tie.
+
+    Example:
+        >>> [round(tie_probability(k), 12) for k in (1, 2, 3, 4, 5)]
+        [1.0, 0.5, 0.5, 0.375, 0.375]
+    """
+    if devices < 1:
+        raise ValueError(f"devices must be at least 1; got {devices}")
+    half = devices // 2
+    # C(2m, m)/4**m = Gamma(m + 1/2)/(Gamma(m + 1)*Gamma(1/2)); poch is exact where factorials overflow.
+    return float(1 / (special.poch(half + 0.5, 0.5) * np.sqrt(np.pi)))
+
+
+def vote_nmse(
+    snr: Numbers,
+    std: Numbers = 1.0,
+    weights: Numbers | None = None,
+    *,
+    family: Family = "gaussian",
+    mean_abs: Numbers | None = None,
+    tie: Tie = "zero",
+) -> float:
+    """Normalised error, in [0, 1], of the best-scaled majority vote v of independent devices.
+
+    `1 - (sum_k alpha_k*kappa_k*c_k)**2 / (E[v**2] * sum_k alpha_k**2*Var_k)`,
+    `c_k = E[v*s_k] = (1 - 2*Pe_k) * tie_probability(K)`
+
+    For a target t the best multiple of v leaves `E[t**2] - E[t*v]**2/E[v**2]`: one minus the squared cosine.
+    `E[g_k*v] = E|g_k| * E[s_k*v]` because the vote knows `g_k` by its sign only. `E[v**2]` is 1, but
+    `1 - P(tie)` where a tie counts as zero. Signs that are +1 as often as -1 are received so, whatever their
+    error probability. A device that never votes (`h = 0` exactly) is not part of K.
+
+    Arguments as in `nmse`; `tie` says what a sum of zero gives: "zero", "plus" (+1) or "random" (a coin).
+
+    Example:
+        >>> [round(vote_nmse([1e9] * 20, tie=tie), 3) for tie in ("zero", "plus", "random")]
+        [0.52, 0.605, 0.605]
+
+    Reference: Section II, majority vote.
+    """
+    check_choice("tie", tie, get_args(Tie))
+    gamma, deviation, alpha, energy = _devices(snr, std, weights)
+    kappa = kappa_of(deviation, family, mean_abs)
+    decides = tie_probability(len(gamma))
+    product = (alpha * kappa * ((1 - 2 * bit_error(gamma)) * decides)).sum()
+    tied = decides if len(gamma) % 2 == 0 and tie == "zero" else 0.0
+    return float(1 - product**2 / ((1 - tied) * energy))

@@ -5,13 +5,11 @@ Every coordinate has the same covariance between devices, `Cov(g_k, g_j) = std_k
 
 - `E[g_k * f_j] = sqrt(2/pi) * std_k * r_kj * E[s f]_j` (the sign knows `g_k` through its correlation),
 - `E[f_k * f_j] = (2/pi) * arcsin(r_kj) * E[s f]_k * E[s f]_j` for k != j (the arcsine law), `E[f_k**2]` as
-ever.
+  ever.
 
 From these follow the energy of the sum, the energy of its estimate and their product: all that an error
 needs. A rotation that padded the gradients to n coordinates gives back M of them: what the estimate shares
-with the gradients survives that, of everything else the part M/n does (`JointMoments.cut`).
-
-SNRs are ratios, `gamma = h**2/sigma2`, with sigma2 the variance of the real noise per symbol.
+with the gradients survives that, and of everything else the part M/n does (`JointMoments.cut`).
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from scipy import special
 
 from signfade._check import check_choice
 from signfade.settings import Form, Tie
-from signfade.theory._numbers import Array, Numbers, non_negative, real
-from signfade.theory.rules import Rule, gain, moments
+from signfade.theory.rules import Array, Numbers, Rule, gain, moments, non_negative, real
 
 __all__ = ["JointMoments", "given_moments", "joint_moments", "vote_moments"]
 
@@ -32,19 +29,12 @@ _NODES = 64  # of the integral over the sum; even, so that no node sits on the s
 
 
 class JointMoments(NamedTuple):
-    """Second moments per coordinate of the weighted sum and its estimate.
+    """Second moments per coordinate of the weighted sum and its estimate."""
 
-    Attributes:
-        energy: `E[gsum**2]`.
-        product: `E[gsum * ghat]`.
-        power: `E[ghat**2]`.
-        aligned: The part of `power` that is a linear function of the devices' gradients.
-    """
-
-    energy: float
-    product: float
-    power: float
-    aligned: float = 0.0
+    energy: float  # E[gsum**2]
+    product: float  # E[gsum * ghat]
+    power: float  # E[ghat**2]
+    aligned: float = 0.0  # the part of `power` that is a linear function of the devices' gradients
 
     def cut(self, kept: float) -> JointMoments:
         """Return the moments over M coordinates after a rotation over n, `kept = M/n`, has been undone.
@@ -79,18 +69,8 @@ def joint_moments(
     """Moments of a rule that reads one device at a time, on correlated devices.
 
     `ghat = sum_k alpha_k * scale_k * f(y_k)`. With the identity as correlation the error is that of `mse`.
-
-    Args:
-        rule: `"sbfl"`, `"blmmse"`, `"high_snr"`, `"hard"` or `"zero_forcing"`.
-        snr: Instantaneous SNR of each device, `[K]`.
-        std: Standard deviation of each device's coordinates, `[K]`.
-        correlation: Correlation between the devices' gradients, `[K, K]`.
-        weights: `alpha_k`, `[K]`; ones if None.
-        scale: The `E|g - mean|` that the server uses, `[K]`; the Gaussian's if None.
-        form: `"corrected"` or `"published"`.
-
-    Returns:
-        `JointMoments`; `.nmse()` is the normalised error of the sum.
+    `snr` and `std` are `[K]`, `correlation` is `[K, K]`, `weights` are `alpha_k` (ones if None), `scale` is
+    the `E|g - mean|` that the server uses, `[K]` (the Gaussian's if None).
 
     Example:
         >>> independent = joint_moments("sbfl", [1.0, 1.0], [1.0, 1.0], np.eye(2)).nmse()
@@ -98,11 +78,9 @@ def joint_moments(
         >>> round(independent, 3), round(alike, 3)  # independent shrinkage is too strong when devices agree
         (0.65, 0.556)
 
-    Reference:
-        Section III, the correlated prior; docs/bfl.md.
+    Reference: Section III, the correlated prior; docs/bfl.md.
     """
-    found = moments(rule, snr, form)
-    return given_moments(*found, std, correlation, weights=weights, scale=scale)
+    return given_moments(*moments(rule, snr, form), std, correlation, weights=weights, scale=scale)
 
 
 def given_moments(
@@ -116,20 +94,14 @@ def given_moments(
     combine: Numbers | None = None,
     noise: float = 0.0,
 ) -> JointMoments:
-    """`joint_moments` of any elementwise rule, given what it makes of one bit.
+    """`joint_moments` of any elementwise rule, given its `E[s*f]` and `E[f**2]` per device, `[K]`.
+
+    `combine` are the factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`: a
+    linear rule `sum_k combine_k * y_k` has the moments `h_k` and `h_k**2 + sigma2_k`.
 
     With Gaussian noise before the sign, of deviation `noise * std`, the bit is that of a variable whose
     correlation with the gradient is `c = 1/sqrt(1 + noise**2)`: `E[g_k * f_j]` has the factor c, and bits
     correlate like variables of correlation `c**2 * r_kj`.
-
-    Args:
-        signal: `E[s*f]` of each device, `[K]`.
-        power: `E[f**2]` of each device, `[K]`.
-        combine: The factors of `f_k` in the estimate, `[K]`, where they are not `alpha_k * scale_k`. A linear
-            rule `sum_k combine_k * y_k` has the moments `h_k` and `h_k**2 + sigma2_k`.
-        noise: Of the sign.
-
-    Other arguments as in `joint_moments`.
 
     Example:
         >>> round(given_moments([0.5504], [0.5504], [1.0], [[1.0]]).nmse(), 3)
@@ -146,11 +118,12 @@ def given_moments(
     bits = (2 / np.pi) * np.arcsin(agreed**2 * r)
     np.fill_diagonal(bits, 0.0)
     seen = agreed * np.sqrt(2 / np.pi) * (r @ (alpha * deviation))
+    shared = agreed * estimate  # its linear fit by the gradients has the power (2/pi) w^T r w (Bussgang)
     return JointMoments(
         energy=_energy(alpha * deviation, r),
         product=float(seen @ estimate),
         power=float(estimate @ bits @ estimate + (used**2 * second).sum()),
-        aligned=_aligned(agreed * estimate, r),
+        aligned=float((2 / np.pi) * (shared @ r @ shared)),
     )
 
 
@@ -170,27 +143,17 @@ def vote_moments(
 
     Given the sum, `u = gsum/sqrt(E[gsum**2])`, the tally of detected signs is a sum of weakly dependent terms
     and is taken as Gaussian: `E[vote | u] = erf(mean/sqrt(2*variance))`, then `E[u * vote]` is an integral
-    over u.
+    over u. The power is 1, less the probability of a tie where that counts as zero; a vote is measured by
+    `.best_scaled_nmse()`.
 
-    Args:
-        snr: Instantaneous SNR of each device, `[K]`.
-        std: Standard deviations of the gradients, `[K]`.
-        correlation: Correlation between them, `[K, K]`.
-        weights: `alpha_k` of the sum that the vote should resemble, `[K]`; ones if None.
-        agreement: `1 - 2p` where devices flip each bit with probability p.
-        noise: Of the sign, as in `given_moments`.
-        tie: As in `vote_probability`.
-
-    Returns:
-        `JointMoments` with power 1, less the probability of a tie where that counts as zero;
-        `.best_scaled_nmse()` is how a vote is measured.
+    `agreement` is `1 - 2p` where devices flip each bit with probability p; `noise` as in `given_moments`,
+    `tie` as in `vote_nmse`, the rest as in `joint_moments`.
 
     Example:
         >>> round(vote_moments([1e9] * 101, [1.0] * 101, np.eye(101)).best_scaled_nmse(), 3)
         0.593
 
-    Reference:
-        Section II, majority vote.
+    Reference: Section II, majority vote.
     """
     check_choice("tie", tie, get_args(Tie))
     deviation, r, alpha = _devices(snr, std, correlation, weights)
@@ -236,11 +199,6 @@ def _devices(
     if alpha.shape != (devices,):
         raise ValueError(f"weights must have shape [{devices}]; got {list(alpha.shape)}")
     return deviation, np.clip(r, -1, 1), alpha
-
-
-def _aligned(combine: Array, r: Array) -> float:
-    """Power of the best linear fit by the gradients to `sum_k w_k s_k`: `(2/pi) w^T r w` (Bussgang)."""
-    return float((2 / np.pi) * (combine @ r @ combine))
 
 
 def _energy(deviation: Array, r: Array) -> float:

@@ -1,18 +1,13 @@
 """The error of a rule whose channel was estimated from P pilots, averaged over fading and pilots.
 
 The receiver has `hhat` with `h = hhat + error`, `error ~ N(0, eps)` (`signfade.uplink.pilots`). One symbol
-then is
-`y | s ~ N(hhat*s, sigma2 + eps)`: a link of SNR `hhat**2/(sigma2 + eps)`. Three ways to use it:
+then is `y | s ~ N(hhat*s, sigma2 + eps)`: a link of SNR `hhat**2/(sigma2 + eps)`. Three ways to use it:
 
 - naive: the rule takes hhat for h. Its slope is too steep by `1 + eps/sigma2`.
 - aware: the rule counts the error as noise, `tanh(hhat*y/(sigma2 + eps))`: the best for one symbol.
 - refined: many symbols tell `|h|` exactly, the pilots its sign: `tanh(|h|*hhat/eps) * tanh(|h|*y/sigma2)`.
-For
-  gaussian fading the error is `Var - kappa**2*E[rho(gamma)*rho(P*gamma)]`: the pilots are one more bit,
+  For gaussian fading the error is `Var - kappa**2*E[rho(gamma)*rho(P*gamma)]`: the pilots are one more bit,
   sent P times.
-
-Signs and pilots have unit power, sigma2 is the variance of the real noise per symbol and dimension, SNRs are
-ratios.
 """
 
 from __future__ import annotations
@@ -24,12 +19,9 @@ import numpy as np
 
 from signfade._check import check_choice
 from signfade.settings import Fading, Family, PilotUse
-from signfade.theory._numbers import Array, Numbers, non_negative, plain
-from signfade.theory.errors import kappa_of
-from signfade.theory.quadrature import fading_nodes, soft_bit
-from signfade.theory.rules import LAWS
+from signfade.theory.rules import LAWS, Array, Numbers, fading_nodes, kappa_of, non_negative, plain, soft_bit
 
-__all__ = ["PilotRule", "pilot_error", "pilot_mse"]
+__all__ = ["PilotRule", "pilot_mse"]
 
 PilotRule = Literal["sbfl", "blmmse"]
 
@@ -46,7 +38,11 @@ class _Estimate(NamedTuple):
 
 
 def _estimate(sigma2: float, pilots: int, fading: Fading, rician_k: float) -> _Estimate:
-    """The law of the estimate: that of the gain with the error's share of the scattered power taken out."""
+    """The law of the estimate: that of the gain with the error's share of the scattered power taken out.
+
+    `eps = v*sigma2/(P*v + sigma2)` with the prior variance v in one dimension: 1 for gaussian fading, 1/2 for
+    rayleigh, `1/(2*(1 + k))` for rician.
+    """
     if fading == "none":
         return _Estimate(np.ones(1), np.ones(1), 0.0)
     ratio = rician_k if fading == "rician" else 0.0
@@ -60,33 +56,6 @@ def _estimate(sigma2: float, pilots: int, fading: Fading, rician_k: float) -> _E
     else:
         power, weight = fading_nodes(fading)
     return _Estimate((direct + scattered) * power, weight, error)
-
-
-def pilot_error(mean_snr: Numbers, pilots: int, fading: Fading = "gaussian", rician_k: float = 4.0) -> Array:
-    """Variance of what the MMSE estimate misses in the real gain, `eps = v*sigma2/(P*v + sigma2)`.
-
-    v is the prior variance in one dimension: 1 for gaussian fading, 1/2 for rayleigh, `1/(2*(1 + k))` for
-    rician.
-
-    Args:
-        mean_snr: `1/sigma2`, as `E[h**2] = 1`; any shape, positive.
-        pilots: P.
-        fading: Kind of fading.
-        rician_k: For rician.
-
-    Returns:
-        The variance, shaped like `mean_snr`.
-
-    Example:
-        >>> pilot_error([1.0, 10.0], 4).round(4).tolist()
-        [0.2, 0.0244]
-
-    Reference:
-        docs/radio.md.
-    """
-    snr = _checked(mean_snr, pilots, fading)
-    found = [_estimate(1 / one, pilots, fading, rician_k).error for one in snr.reshape(-1).tolist()]
-    return plain(np.reshape(found, snr.shape))
 
 
 def pilot_mse(
@@ -103,46 +72,28 @@ def pilot_mse(
     """Mean squared error per coordinate with a gain estimated from pilots, averaged over fading and pilots.
 
     `MSE = Var - 2*kappa**2*E[s*f] + kappa**2*E[f**2]`. For aware and refined rules both moments are equal.
-
-    Args:
-        rule: `"sbfl"` or `"blmmse"`.
-        mean_snr: `E[h**2]/sigma2`, any shape, positive.
-        pilots: P, at least 1.
-        std: Standard deviation of the gradient's coordinates.
-        use: `"naive"`, `"aware"` or `"refined"` (the limit of many symbols).
-        fading: Kind of fading.
-        rician_k: For rician.
-        family: `"gaussian"` or `"laplacian"` prior.
-
-    Returns:
-        The error, shaped like `mean_snr`.
+    Shaped like `mean_snr`, which is `E[h**2]/sigma2`; `"refined"` is the limit of many symbols.
 
     Example:
         >>> [round(pilot_mse("sbfl", 1.0, 1, use=use), 4) for use in ("naive", "aware", "refined")]
         [0.8782, 0.8711, 0.8469]
 
-    Reference:
-        Theorem 1, corrected, with an estimated channel; docs/radio.md.
+    Reference: Theorem 1, corrected, with an estimated channel; docs/radio.md.
     """
     check_choice("rule", rule, get_args(PilotRule))
     check_choice("use", use, get_args(PilotUse))
-    snr = _checked(mean_snr, pilots, fading)
-    variance, kappa = float(non_negative("std", std)) ** 2, float(kappa_of(std, family))
-    known = np.empty((2, snr.size))
-    for i, one in enumerate(snr.reshape(-1).tolist()):
-        known[:, i] = _moments(rule, use, 1 / one, pilots, fading, rician_k)
-    signal, power = known.reshape(2, *snr.shape)
-    return plain(variance - kappa**2 * (2 * signal - power))
-
-
-def _checked(mean_snr: Numbers, pilots: int, fading: Fading) -> Array:
     check_choice("fading", fading, get_args(Fading))
     if pilots < 1:
         raise ValueError(f"pilots must be at least 1; got {pilots}")
     snr = non_negative("mean_snr", mean_snr)
     if (snr == 0).any():
         raise ValueError("mean_snr must be positive; got 0")
-    return snr
+    variance, kappa = float(non_negative("std", std)) ** 2, float(kappa_of(std, family))
+    known = np.empty((2, snr.size))
+    for i, one in enumerate(snr.reshape(-1).tolist()):
+        known[:, i] = _moments(rule, use, 1 / one, pilots, fading, rician_k)
+    signal, power = known.reshape(2, *snr.shape)
+    return plain(variance - kappa**2 * (2 * signal - power))
 
 
 def _moments(

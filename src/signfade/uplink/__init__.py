@@ -6,19 +6,28 @@ Noise convention of the whole package: `sigma2` is the variance of the *real* no
 
 from __future__ import annotations
 
-from signfade.uplink.cell import Cell, LinkBudget, mean_snr_db, noise_variance, place_users
+from signfade.uplink.cell import (
+    Cell,
+    LinkBudget,
+    OutsideValidity,
+    cost231_hata,
+    mean_snr_db,
+    noise_variance,
+    place_users,
+)
 from signfade.uplink.channel import (
     Link,
+    Signals,
     draw_fading,
     error_probability,
     half_llr,
+    symbols,
+    transmit,
 )
 from signfade.uplink.code import Decoded, PolarCode, send_coded
 from signfade.uplink.over_the_air import align, inversion_level
-from signfade.uplink.pathloss import OutsideValidity, cost231_hata
 from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
 from signfade.uplink.radio import Radio, make_radio
-from signfade.uplink.signals import Signals, symbols, transmit
 
 __all__ = [
     "Cell",

@@ -1,4 +1,4 @@
-"""The cell: the link budget, and where the users stand.
+"""The cell: path loss, the link budget, and where the users stand.
 
 All SNRs here are *mean* SNRs in dB: averaged over the fading, which has `E[h**2] = 1`.
 """
@@ -6,18 +6,124 @@ All SNRs here are *mean* SNRs in dB: averaged over the fading, which has `E[h**2
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade._check import check_choice, check_finite
-from signfade.uplink.pathloss import CITIES, check_number, cost231_hata, warn_outside
+from signfade._check import check_choice, check_finite, check_positive
 
-__all__ = ["Cell", "LinkBudget", "mean_snr_db", "noise_variance", "place_users"]
+__all__ = [
+    "Cell",
+    "LinkBudget",
+    "OutsideValidity",
+    "cost231_hata",
+    "mean_snr_db",
+    "noise_variance",
+    "outside_validity",
+    "place_users",
+]
 
 BOLTZMANN = 1.380649e-23  # joule per kelvin, exact by definition of the kelvin
+CITIES = ("medium", "large", "metropolitan")
+CLOSEST_KM = 0.02  # the formula diverges at the mast; nobody stands closer than this
+
+Distance = TypeVar("Distance", float, Tensor, NDArray[Any])
+
+
+class OutsideValidity(UserWarning):
+    """COST-231 Hata is used outside the ranges its measurements covered."""
+
+
+def outside_validity(distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float) -> list[str]:
+    """Return every parameter outside the range that COST-231 Hata was measured in, with that range.
+
+    The text holds no distances: Python shows an unchanged warning once per place in the code, so a run that
+    places its users again and again stays quiet.
+    """
+    outside = []
+    if not 1500 <= carrier_mhz <= 2000:
+        outside.append(f"carrier_mhz = {carrier_mhz:g} (1500 to 2000)")
+    if not 30 <= base_m <= 200:
+        outside.append(f"base_m = {base_m:g} (30 to 200)")
+    if not 1 <= user_m <= 10:
+        outside.append(f"user_m = {user_m:g} (1 to 10)")
+    if bool(((distance_km < 1) | (distance_km > 20)).any()):
+        outside.append("distance_km (1 to 20)")
+    return outside
+
+
+def _warn_outside(
+    distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float, *, stacklevel: int
+) -> None:
+    """Warn once, naming every parameter outside its range."""
+    if outside := outside_validity(distance_km, carrier_mhz, base_m, user_m):
+        text = f"COST-231 Hata is extrapolated in {', '.join(outside)}; pass warn=False to silence this"
+        warnings.warn(text, OutsideValidity, stacklevel=stacklevel + 1)
+
+
+def _check_number(name: str, value: float, *, positive: bool) -> None:
+    """Raise unless `value` is a finite number, and above zero where it has to be."""
+    if not math.isfinite(value) or (positive and value <= 0):
+        kind = "positive and finite" if positive else "finite"
+        raise ValueError(f"{name} must be {kind}; got {value!r}")
+
+
+def cost231_hata(
+    distance_km: Distance,
+    carrier_mhz: float = 2000.0,
+    base_m: float = 70.0,
+    user_m: float = 1.5,
+    city: str = "metropolitan",
+    *,
+    warn: bool = True,
+) -> Distance:
+    """Return the median path loss of COST-231 Hata in dB, of the kind and shape of `distance_km`.
+
+    `46.3 + 33.9 log10(f) - 13.82 log10(hb) - a(hm) + (44.9 - 6.55 log10(hb)) log10(d) + Cm`, where
+
+    | city | a(hm) | Cm |
+    |---|---|---|
+    | `medium` (or small) city, suburb | `(1.1 log10(f) - 0.7) hm - (1.56 log10(f) - 0.8)` | 0 dB |
+    | `large` city | `3.2 log10(11.75 hm)**2 - 4.97` | 0 dB |
+    | `metropolitan`: its dense centre | as `large` | 3 dB |
+
+    Both `a(hm)` are within 0.05 dB of zero for a telephone in the hand (1.5 m) and differ by 16 dB at 10 m.
+    The distance is a number, an array or a tensor; below 20 m it counts as 20 m. Warns once per call if a
+    parameter leaves its measured range: 1500 to 2000 MHz, base 30 to 200 m, user 1 to 10 m, 1 to 20 km.
+
+    Example:
+        >>> round(cost231_hata(1.0), 1)
+        135.7
+
+    Reference: Sec. VI-A, "Network model"; docs/model.md.
+    """
+    given = isinstance(distance_km, Tensor | np.ndarray)
+    distance = torch.as_tensor(distance_km, dtype=None if given else torch.float64)  # else float32
+    check_positive("distance_km", distance, zero=True)
+    check_finite("distance_km", distance)
+    for name, value in (("carrier_mhz", carrier_mhz), ("base_m", base_m), ("user_m", user_m)):
+        _check_number(name, value, positive=True)
+    check_choice("city", city, CITIES)
+    if warn:
+        _warn_outside(distance, carrier_mhz, base_m, user_m, stacklevel=2)
+    log_f, log_hb = math.log10(carrier_mhz), math.log10(base_m)
+    if city == "medium":
+        user_gain = (1.1 * log_f - 0.7) * user_m - (1.56 * log_f - 0.8)
+    else:
+        user_gain = 3.2 * math.log10(11.75 * user_m) ** 2 - 4.97
+    clutter = 3.0 if city == "metropolitan" else 0.0
+    at_1km = 46.3 + 33.9 * log_f - 13.82 * log_hb - user_gain + clutter
+    loss = at_1km + (44.9 - 6.55 * log_hb) * distance.double().clamp(min=CLOSEST_KM).log10()
+    if isinstance(distance_km, Tensor):
+        return loss.to(distance.dtype) if distance.is_floating_point() else loss
+    if isinstance(distance_km, np.ndarray):
+        return loss.numpy()
+    return float(loss)
 
 
 @dataclass(frozen=True)
@@ -29,10 +135,7 @@ class LinkBudget:
     the log-normal shadowing, zero for none.
 
     Example:
-        >>> budget = LinkBudget()
-        >>> round(budget.noise_dbm, 2)
-        -116.42
-        >>> round(float(budget.snr_db(torch.tensor(1.0))), 1)
+        >>> round(float(LinkBudget().snr_db(torch.tensor(1.0))), 1)
         3.7
 
     Reference: Sec. VI-A, "Network model". The paper gives the two heights; the rest is our choice.
@@ -51,9 +154,9 @@ class LinkBudget:
 
     def __post_init__(self) -> None:
         for name in ("power_dbm", "gains_db", "noise_figure_db"):
-            check_number(name, getattr(self, name), positive=False)
+            _check_number(name, getattr(self, name), positive=False)
         for name in ("bandwidth_hz", "temperature_k", "carrier_mhz", "base_m", "user_m"):
-            check_number(name, getattr(self, name), positive=True)
+            _check_number(name, getattr(self, name), positive=True)
         if not 0 <= self.shadowing_db < math.inf:
             raise ValueError(f"shadowing_db must be non-negative and finite; got {self.shadowing_db!r}")
         check_choice("city", self.city, CITIES)
@@ -73,23 +176,15 @@ class LinkBudget:
         place = (self.carrier_mhz, self.base_m, self.user_m)
         loss = cost231_hata(distance_km.double(), *place, city=self.city, warn=False)
         if warn:
-            warn_outside(distance_km, *place, stacklevel=2)
+            _warn_outside(distance_km, *place, stacklevel=2)
         return self.power_dbm + self.gains_db - loss - shadowing - self.noise_dbm
 
 
 def place_users(count: int, generator: np.random.Generator, radius_km: float = 1.0) -> Tensor:
-    """Return positions of users uniform in a disc around the base station, in km.
+    """Return positions `[K, 2]` of users uniform in a disc around the base station, in km, float64.
 
     Distance `radius * sqrt(u)`, angle `2 pi v`, with u and v uniform: the area within r grows as r squared.
-
-    Args:
-        count: number of users K.
-        generator: see [`keys.generator`][signfade.keys.generator]. User k stands in the same place however
-            many come after.
-        radius_km: radius of the cell.
-
-    Returns:
-        Positions `[K, 2]`, float64.
+    User k stands in the same place however many come after.
 
     Example:
         >>> from signfade.keys import generator
@@ -100,7 +195,7 @@ def place_users(count: int, generator: np.random.Generator, radius_km: float = 1
     """
     if count < 0:
         raise ValueError(f"count must be non-negative; got {count!r}")
-    check_number("radius_km", radius_km, positive=True)
+    _check_number("radius_km", radius_km, positive=True)
     u, v = generator.random((count, 2)).T
     distance, angle = radius_km * np.sqrt(u), 2 * np.pi * v
     return torch.from_numpy(np.stack([distance * np.cos(angle), distance * np.sin(angle)], axis=1))
@@ -114,17 +209,11 @@ def mean_snr_db(
     warn: bool = True,
     stacklevel: int = 2,
 ) -> Tensor:
-    """Return each user's mean SNR in dB.
+    """Return each user's mean SNR in dB, float64 `[K]`, from positions `[K, 2]` in km from the base station.
 
-    Args:
-        positions: `[K, 2]`, km from the base station.
-        budget: the link budget; its defaults if None.
-        generator: source of the shadowing, one draw a user; needed if the budget has any.
-        warn: whether to warn, once a call, where COST-231 Hata is extrapolated (any user inside 1 km).
-        stacklevel: whose line the warning names, counted as `warnings.warn` does.
-
-    Returns:
-        Mean SNR `[K]`, float64.
+    The generator is the source of the shadowing, one draw per user, and needed if the budget has any. Warns
+    once per call where COST-231 Hata is extrapolated (any user inside 1 km); `stacklevel` says whose line the
+    warning names, as in `warnings.warn`.
 
     Example:
         >>> snr = mean_snr_db(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
@@ -141,7 +230,7 @@ def mean_snr_db(
         raise ValueError("generator must be given when the budget has shadowing; got None")
     distance = positions.double().norm(dim=1)
     if warn:
-        warn_outside(distance, budget.carrier_mhz, budget.base_m, budget.user_m, stacklevel=stacklevel)
+        _warn_outside(distance, budget.carrier_mhz, budget.base_m, budget.user_m, stacklevel=stacklevel)
     if generator is None or budget.shadowing_db == 0:
         return budget.snr_db(distance, warn=False)
     shadowing = budget.shadowing_db * torch.from_numpy(generator.standard_normal(len(distance)))
@@ -156,8 +245,6 @@ def noise_variance(snr_db: Tensor) -> Tensor:
     Example:
         >>> noise_variance(torch.tensor([0.0, 10.0, 20.0]))
         tensor([1.0000, 0.1000, 0.0100])
-
-    Reference: docs/model.md.
     """
     if bool(snr_db.isnan().any()):
         raise ValueError("snr_db must be a number; got NaN")
@@ -169,12 +256,7 @@ class Cell:
     """One cell: a disc of users and the budget of their links.
 
     Example:
-        >>> from signfade.keys import generator
-        >>> cell = Cell()
-        >>> users = cell.place_users(4, generator(1, "positions"))
-        >>> noise_variance(cell.mean_snr_db(users, warn=False)).shape
-        torch.Size([4])
-        >>> [round(cell.snr_quantile_db(level), 1) for level in (0.05, 0.5, 0.95)]
+        >>> [round(Cell().snr_quantile_db(level), 1) for level in (0.05, 0.5, 0.95)]
         [4.1, 8.7, 25.1]
 
     Reference: Sec. VI-A, "Network model".
@@ -184,7 +266,7 @@ class Cell:
     budget: LinkBudget = field(default_factory=LinkBudget)
 
     def __post_init__(self) -> None:
-        check_number("radius_km", self.radius_km, positive=True)
+        _check_number("radius_km", self.radius_km, positive=True)
 
     def place_users(self, count: int, generator: np.random.Generator) -> Tensor:
         """Return `count` positions `[K, 2]` uniform in the cell; see `place_users`."""

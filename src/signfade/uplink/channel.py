@@ -1,12 +1,14 @@
 """The air: block fading, noise, and what a received symbol says about the bit behind it.
 
 Signal model, symbol m of device k in one round: `y = h s + n`, `s = +1 or -1`, `n ~ N(0, sigma2)` and real.
-`sigma2` is the variance of the real noise on one symbol; the instantaneous SNR is `h**2 / sigma2`.
+`sigma2` is the variance of the real noise on one symbol; the instantaneous SNR is `h**2 / sigma2`. Symbols
+are lazy: they are made only when somebody asks for them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import get_args
 
 import numpy as np
@@ -15,19 +17,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
+from signfade.device import Bits
+from signfade.kernels import received, standard_normal
 from signfade.settings import Fading
 
-__all__ = ["Link", "draw_fading", "error_probability", "half_llr"]
+__all__ = [
+    "Link",
+    "Noise",
+    "Signals",
+    "draw_fading",
+    "draw_phasors",
+    "error_probability",
+    "half_llr",
+    "symbols",
+    "transmit",
+]
 
-
-def _check_symbols(name: str, symbols: Tensor, h: Tensor, sigma2: Tensor) -> None:
-    """Raise unless `symbols` is `[K, M]`, float32 or float64, and h and sigma2 are sane and `[K]`."""
-    check_tensor(name, symbols)
-    if symbols.ndim != 2:
-        raise ValueError(f"{name} must have shape [K, M]; got {list(symbols.shape)}")
-    if symbols.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"{name} must be float32 or float64; got {symbols.dtype}")
-    _check_link(h, sigma2, symbols.shape[0])
+Noise = torch.Generator | NDArray[np.uint64]
 
 
 def _check_link(h: Tensor, sigma2: Tensor, devices: int) -> None:
@@ -38,12 +44,6 @@ def _check_link(h: Tensor, sigma2: Tensor, devices: int) -> None:
     check_finite("h", h)
     check_positive("sigma2", sigma2, zero=True)
     check_finite("sigma2", sigma2)
-
-
-def _snr(h: Tensor, sigma2: Tensor) -> Tensor:
-    """Return h**2/sigma2 in float64: infinite without noise, zero for a dead link even then."""
-    power = h.double().square()
-    return torch.where(power == 0, torch.zeros_like(power), power / sigma2.double())
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,13 @@ class Link:
     @property
     def snr(self) -> Tensor:
         """The instantaneous SNR `h**2 / sigma2`, `[K]`, of h's dtype but at least float32."""
-        return _snr(self.h, self.sigma2).to(torch.promote_types(self.h.dtype, torch.float32))
+        power = self.h.double().square()
+        snr = torch.where(power == 0, torch.zeros_like(power), power / self.sigma2.double())
+        return snr.to(torch.promote_types(self.h.dtype, torch.float32))
 
 
 def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k: float = 4.0) -> Tensor:
-    """Draw the gain of every device for one round, scaled to `E[h**2] = 1`.
+    """Draw the gain of every device for one round, float64 `[K]`, scaled to `E[h**2] = 1`.
 
     | kind | h |
     |---|---|
@@ -85,15 +87,7 @@ def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k:
     | `rician` | the same with a direct path `rician_k` times as strong as the scattered ones |
     | `none` | 1 |
 
-    Args:
-        kind: "gaussian", "rayleigh", "rician" or "none".
-        count: number of devices K.
-        generator: see [`keys.generator`][signfade.keys.generator]. Device k's gain does not depend on how
-            many come after.
-        rician_k: ratio of the powers of direct and scattered paths (not in dB), for "rician" only.
-
-    Returns:
-        Gains `[K]`, float64.
+    Device k's gain does not depend on how many come after.
 
     Example:
         >>> from signfade.keys import generator
@@ -126,7 +120,7 @@ def draw_phasors(count: int, generator: np.random.Generator, ratio: float) -> ND
 
 
 def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tensor:
-    """Return half the log-likelihood ratio of every bit given its symbol.
+    """Return half the log-likelihood ratio of every bit given its symbol, `[K, M]`, of the dtype of `y`.
 
     `l = (1/2) ln(p(y | +1) / p(y | -1)) = h y / sigma2`, so `P(s = +1 | y) = 1 / (1 + exp(-2 l))` and
     `E[s | y] = tanh(l)`. Here sigma2 is the variance of the *real* noise; the paper's tanh(2 h y / sigma2)
@@ -136,15 +130,6 @@ def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tenso
     (`h = 0`) gives 0, noiseless or not. tanh has long saturated there; whoever *adds* half-LLRs should pass
     a limit small enough that the sum still resolves the other terms.
 
-    Args:
-        y: received symbols `[K, M]`, float32 or float64.
-        h: gains `[K]`.
-        sigma2: variances of the real noise `[K]`; zero for a noiseless link.
-        limit: the largest magnitude returned, at most 1e30.
-
-    Returns:
-        Half-LLRs `[K, M]`, of the dtype of `y`.
-
     Example:
         >>> y = torch.tensor([[1.0, -3.0], [0.5, -0.5]])
         >>> half_llr(y, h=torch.tensor([2.0, 0.5]), sigma2=torch.tensor([4.0, 0.0]))
@@ -153,7 +138,12 @@ def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tenso
 
     Reference: Sec. IV-A, Proposition 1; docs/errata.md for the factor two.
     """
-    _check_symbols("y", y, h, sigma2)
+    check_tensor("y", y)
+    if y.ndim != 2:
+        raise ValueError(f"y must have shape [K, M]; got {list(y.shape)}")
+    if y.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"y must be float32 or float64; got {y.dtype}")
+    _check_link(h, sigma2, y.shape[0])
     check_finite("y", y)
     if not 0 < limit <= 1e30:
         raise ValueError(f"limit must be above 0 and at most 1e30; got {limit!r}")
@@ -169,21 +159,93 @@ def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tenso
 
 
 def error_probability(snr: Tensor) -> Tensor:
-    """Return the probability that a hard decision on one bit is wrong: `Q(sqrt(snr))`.
-
-    `Q` is the tail of the standard normal and `snr = h**2 / sigma2` the instantaneous SNR with *real* noise.
-
-    Args:
-        snr: any shape, non-negative; infinity for a noiseless link.
-
-    Returns:
-        Probabilities in [0, 1/2], of the shape and dtype of `snr`.
+    """Return the probability that a hard decision on one bit is wrong: `Q(sqrt(snr))`, `snr = h**2/sigma2`.
 
     Example:
         >>> error_probability(torch.tensor([0.0, 1.0, torch.inf]))
         tensor([0.5000, 0.1587, 0.0000])
-
-    Reference: docs/model.md.
     """
     check_positive("snr", snr, zero=True)
     return torch.erfc((snr / 2).sqrt()) / 2
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What the base station receives from K devices: `y = h s + n`, kept as bits, links and noise keys.
+
+    The aggregators in `signfade.server` take `Signals` wherever they take a tensor `[K, M]`; they then add
+    devices up in one fused pass that never stores the symbols. A device's noise depends on its key alone, not
+    on its place among the others; it is float32 inside and stays within 6.4 deviations.
+    """
+
+    bits: Bits
+    link: Link  # as it is; what the server knows of it is an argument of the aggregators
+    keys: NDArray[np.uint64]  # of the noise streams, [K]
+    dtype: torch.dtype = torch.float32  # of the symbols
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(K, M)`."""
+        return self.bits.shape
+
+    @cached_property
+    def y(self) -> Tensor:
+        """The received symbols, `[K, M]`; made once and kept."""
+        return self.rows(slice(None))
+
+    def rows(self, rows: slice) -> Tensor:
+        """Return the symbols of some devices, `[k, M]`, without keeping them."""
+        if "y" in self.__dict__:
+            return self.y[rows]
+        bits, h, sigma2, keys = self.bits[rows], self.link.h[rows], self.link.sigma2[rows], self.keys[rows]
+        if self.dtype == torch.float32:
+            return received(bits.packed, bits.size, h, sigma2, keys)
+        noise = torch.from_numpy(standard_normal(keys, bits.size)).to(self.dtype)
+        return noise.mul_(sigma2.sqrt().to(noise)[:, None]).addcmul_(
+            bits.signs(self.dtype), h.to(noise)[:, None]
+        )
+
+
+def transmit(bits: Bits | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Signals:
+    """Send one symbol per coordinate over every device's own subchannel: `y = h s + n`, `n ~ N(0, sigma2)`.
+
+    Takes bits from `device.one_bit`, or signs +1 and -1, `[K, M]`, float32 or float64; gains and noise
+    variances `[K]` (zero for a noiseless link); and the K uint64 keys of the devices' noise streams
+    ([`keys.stream_keys`][signfade.keys.stream_keys]), or a torch.Generator to draw them from. The result is
+    lazy: `transmit(...).y` are the symbols `[K, M]`.
+
+    Example:
+        >>> signs = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
+        >>> transmit(signs, torch.tensor([2.0, -0.5]), torch.zeros(2), torch.Generator().manual_seed(1)).y
+        tensor([[ 2.0000, -2.0000],
+                [-0.5000, -0.5000]])
+
+    Reference: Sec. II, "Uplink transmission".
+    """
+    dtype = torch.float32
+    if not isinstance(bits, Bits):
+        if isinstance(bits, Tensor) and bits.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"signs must be float32 or float64; got {bits.dtype}")
+        bits, dtype = Bits.of(bits), getattr(bits, "dtype", dtype)
+    check_shape("h", h, (len(bits),))
+    return Signals(bits, Link(h, sigma2), _noise_keys(noise, len(bits)), dtype)
+
+
+def _noise_keys(noise: Noise, devices: int) -> NDArray[np.uint64]:
+    """Return one noise key per device: the keys given, or drawn from a generator."""
+    if isinstance(noise, torch.Generator):
+        drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (devices,), generator=noise, device=noise.device)
+        return drawn.cpu().numpy().view(np.uint64)
+    keys = np.asarray(noise)
+    if keys.dtype != np.uint64 or keys.shape != (devices,):
+        got = f"{keys.dtype} {list(keys.shape)}"
+        raise ValueError(f"noise must be a torch.Generator or uint64 keys [{devices}]; got {got}")
+    return keys
+
+
+def symbols(y: Tensor | Signals) -> Tensor:
+    """Return the received symbols `[K, M]`, whichever way they were given."""
+    return y.y if isinstance(y, Signals) else y

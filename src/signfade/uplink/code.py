@@ -1,4 +1,4 @@
-"""Polar codes for the few bits that must arrive whole: the scalars beside the signs.
+"""Polar codes for the few bits that must arrive whole: means and scales, one codeword per device and round.
 
 A code takes `payload` bits, appends `check` bits of a cyclic redundancy check, and sends `length` coded bits.
 Bits travel as signs, 0 as +1 and 1 as -1, over the same link as everything else: `y = h s + n` with real
@@ -17,12 +17,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_choice, check_shape, check_tensor
+from signfade.device import EXACT_BITS, Encoder
 from signfade.kernels.polar import decode_range
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.uplink.channel import half_llr
-from signfade.uplink.signals import Noise, transmit
+from signfade.settings import CellSettings
+from signfade.uplink.channel import Noise, half_llr, transmit
 
-__all__ = ["CHECKS", "Decoded", "PolarCode", "send_coded"]
+__all__ = [
+    "CHECKS",
+    "Decoded",
+    "PolarCode",
+    "bits_to_scalars",
+    "codeword",
+    "make_code",
+    "scalars_to_bits",
+    "send_coded",
+]
 
 # The checks of 5G, by their number of bits; the leading term of the polynomial is left out.
 CHECKS = {6: 0x21, 11: 0x621, 16: 0x1021, 24: 0xB2B117}
@@ -34,15 +44,10 @@ _PUNCTURED_UP_TO = 7 / 16  # codes up to this rate leave out bits that nothing d
 
 
 class Decoded(NamedTuple):
-    """What a decoder makes of K codewords.
+    """What a decoder makes of K codewords."""
 
-    Attributes:
-        bits: The payloads, uint8 `[K, payload]`: where the check failed, the decoder's best guess.
-        passed: Whether the check passed, bool `[K]`.
-    """
-
-    bits: Tensor
-    passed: Tensor
+    bits: Tensor  # the payloads, uint8 [K, payload]: where the check failed, the decoder's best guess
+    passed: Tensor  # whether the check passed, bool [K]
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,7 @@ class PolarCode:
     coded bits are punctured, above it the last are shortened. The check bits are inverted, so that a link
     that is all but dead does not pass as a word of zeros.
 
-    Args:
-        payload: Bits to carry, at least 1.
-        length: Coded bits, at least `payload + check`, at most 16384.
-        check: Bits of the check: 6, 11, 16 or 24. A word that cannot be decoded passes by accident with a
-            probability of about `paths / 2**check`.
-        paths: Size of the decoder's list, a power of two.
-
-    Raises:
-        ValueError: Sizes that do not fit each other.
+    A word that cannot be decoded passes by accident with a probability of about `paths / 2**check`.
 
     Example:
         >>> code = PolarCode(payload=8, length=128)
@@ -77,9 +74,9 @@ class PolarCode:
     """
 
     payload: int
-    length: int
-    check: int = 24
-    paths: int = 8
+    length: int  # coded bits, at least payload + check
+    check: int = 24  # bits of the check: 6, 11, 16 or 24
+    paths: int = 8  # size of the decoder's list, a power of two
 
     def __post_init__(self) -> None:
         if self.payload < 1:
@@ -140,34 +137,21 @@ class PolarCode:
         return (1 << self.check) - 1
 
     def encode(self, bits: Tensor) -> Tensor:
-        """Return the coded bits of every payload.
-
-        Args:
-            bits: uint8 `[K, payload]`, zeros and ones.
-
-        Returns:
-            uint8 `[K, length]`.
-        """
-        words = _binary("bits", bits, self.payload)
+        """Return the coded bits, uint8 `[K, length]`, of every payload, uint8 `[K, payload]`."""
+        check_tensor("bits", bits)
+        check_shape("bits", bits, (len(bits), self.payload))
+        if bits.dtype != torch.uint8 or bool((bits > 1).any()):
+            raise ValueError(f"bits must be zeros and ones of type torch.uint8; got {bits.dtype}")
+        words = bits.cpu().numpy()
         u = np.zeros((len(words), self.mother), dtype=np.uint8)
         u[:, ~self.frozen] = np.hstack([words, self._checksum(words)])
         return torch.from_numpy(_transform(u)[:, self.sent].copy())
 
     def decode(self, llr: Tensor, decoder: str = "own") -> Decoded:
-        """Return the payloads behind received words.
+        """Return the payloads behind received words, given `ln P(0)/P(1)` of every coded bit, `[K, length]`.
 
         Successive cancellation with a list of `paths`, of which the most likely one that passes the check is
-        taken.
-
-        Args:
-            llr: `ln P(0)/P(1)` of every coded bit, `[K, length]`.
-            decoder: "own", or "sionna": the reference, many times slower, of the extra `phy`.
-
-        Returns:
-            Payloads and whether their check passed.
-
-        Raises:
-            ValueError: A wrong shape, or NaN; an unknown decoder, or one that is not installed.
+        taken. `decoder` is "own", or "sionna": the reference of the extra `phy`, three to six times slower.
         """
         check_choice("decoder", decoder, ("own", "sionna"))
         check_tensor("llr", llr)
@@ -235,14 +219,6 @@ def _transform(u: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return u
 
 
-def _binary(name: str, bits: Tensor, size: int) -> NDArray[np.uint8]:
-    check_tensor(name, bits)
-    check_shape(name, bits, (len(bits), size))
-    if bits.dtype != torch.uint8 or bool((bits > 1).any()):
-        raise ValueError(f"{name} must be zeros and ones of type torch.uint8; got {bits.dtype}")
-    return bits.cpu().numpy()
-
-
 def send_coded(
     bits: Tensor,
     code: PolarCode,
@@ -251,20 +227,10 @@ def send_coded(
     noise: Noise,
     known: tuple[Tensor, Tensor] | None = None,
 ) -> Decoded:
-    """Send every device's bits as one codeword over its link, and decode them.
+    """Send every device's bits, uint8 `[K, payload]`, as one codeword over its link, and decode them.
 
-    `y = h (1 - 2 x) + n`, `n ~ N(0, sigma2)` real; LLRs are `2 h y / sigma2` with what the server knows.
-
-    Args:
-        bits: Payloads, uint8 `[K, payload]`.
-        code: The code.
-        h: Gains `[K]`.
-        sigma2: Variances of the real noise `[K]`.
-        noise: A torch.Generator, or the K uint64 keys of the noise streams, as in `transmit`.
-        known: Gains and variances that the server takes for true, `[K]` each; the true ones if None.
-
-    Returns:
-        Decoded payloads and whether their checks passed.
+    `y = h (1 - 2 x) + n`, `n ~ N(0, sigma2)` real; LLRs are `2 h y / sigma2` with the gains and variances
+    that the server takes for true, `known`, or the true ones if None. Links and noise as in `transmit`.
 
     Example:
         >>> code = PolarCode.of_rate(payload=8, rate=0.25)
@@ -277,3 +243,75 @@ def send_coded(
     y = transmit(signs, h, sigma2, noise).y
     gain, variance = (h, sigma2) if known is None else known
     return code.decode(2 * half_llr(y, gain, variance, limit=_LARGEST))
+
+
+def make_code(cell: CellSettings, payload: int) -> PolarCode:
+    """Return the code that carries a device's scalars, `payload` bits."""
+    shape = (cell.code_check, cell.code_list)
+    try:
+        if cell.code_length is None:
+            return PolarCode.of_rate(payload, cell.code_rate, *shape)
+        return PolarCode(payload, cell.code_length, *shape)
+    except ValueError as error:
+        raise ValueError(f"cell.code_rate or cell.code_length does not fit the scalars: {error}") from None
+
+
+def codeword(encoder: Encoder, cell: CellSettings) -> PolarCode:
+    """Return the code that carries a device's scalars in this round.
+
+    The longer payload of a first round, whose scales are on the wide grid, goes at the rate of all others, or
+    as near to it as the longest code comes.
+
+    Example:
+        >>> from signfade.settings import MethodSettings
+        >>> method, cell = MethodSettings(side_bits=4), CellSettings(code_rate=0.5)
+        >>> first = codeword(Encoder(method, (30,)), cell)
+        >>> later = codeword(Encoder(method, (30,), exponents=(0,)), cell)
+        >>> (first.payload, first.length), (later.payload, later.length)
+        ((20, 88), (8, 64))
+    """
+    layers = len(encoder.segments)
+    payload = layers * sum(bits or EXACT_BITS for bits in encoder.scalar_bits)
+    usual = make_code(cell, 2 * layers * (encoder.method.side_bits or EXACT_BITS))
+    if payload == usual.payload:
+        return usual
+    length = -(-(payload + usual.check) * usual.length // (usual.payload + usual.check))
+    return PolarCode(payload, min(LONGEST, length), usual.check, usual.paths)
+
+
+def _widths(encoder: Encoder) -> list[int]:
+    """Bits of a mean and of a scale in this round."""
+    return [bits or EXACT_BITS for bits in encoder.scalar_bits]
+
+
+def scalars_to_bits(encoder: Encoder, mean: Tensor, scale: Tensor) -> Tensor:
+    """Return the payloads, uint8: means first, the highest bit of each first."""
+    codes: tuple[Tensor, ...]
+    if encoder.quantised:
+        codes = encoder.scalar_code.encode(mean, scale)
+    else:
+        codes = tuple(x.float().contiguous().view(torch.int32).long() for x in (mean, scale))
+    shifts = [torch.arange(width - 1, -1, -1) for width in _widths(encoder)]
+    digits = [((part[:, :, None] >> shift) & 1).flatten(1) for part, shift in zip(codes, shifts)]
+    return torch.cat(digits, dim=1).to(torch.uint8)
+
+
+def bits_to_scalars(encoder: Encoder, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return means and scales, `[K, S]`, and which devices' make sense, `[K]`."""
+    layers = len(encoder.segments)
+    parts = bits.long().split_with_sizes([layers * width for width in _widths(encoder)], dim=1)
+    first, second = (
+        (part.reshape(len(bits), layers, width) << torch.arange(width - 1, -1, -1)).sum(dim=2)
+        for part, width in zip(parts, _widths(encoder))
+    )
+    if not encoder.quantised:
+        mean, scale = (
+            torch.from_numpy(part.numpy().astype(np.uint32).view(np.float32)) for part in (first, second)
+        )
+        sane = (mean.isfinite() & scale.isfinite() & (scale >= 0)).all(dim=1)
+        mean, scale = (torch.where(sane[:, None], part, torch.zeros_like(part)) for part in (mean, scale))
+        return mean, scale, sane
+    code = encoder.scalar_code
+    last = len(code.means.levels) - 1
+    sane = (first <= last).all(dim=1)  # one code of the mean stands for nothing
+    return *code.decode(first.clamp(max=last), second), sane

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, fields
 
 from signfade.device import EXACT_BITS, Encoder, packet_overhead
 from signfade.settings import CellSettings
-from signfade.uplink.coded_scalars import codeword
+from signfade.uplink.code import codeword
 
 __all__ = ["UplinkBits", "channel_uses", "uplink_bits"]
 
@@ -15,25 +15,17 @@ __all__ = ["UplinkBits", "channel_uses", "uplink_bits"]
 class UplinkBits:
     """Bits sent, by what they are for.
 
-    Attributes:
-        signs: One per coordinate, the padding of a rotation included; 32 per weight for `ideal`.
-        scalars: Means and scales.
-        header: The packet's header and CRC-32, and what fills its sections up to whole bytes.
-        pilots: Known symbols, as many bits as they could have carried.
-        code: Redundancy of a codeword, its check included, and signs that are repeated over the air.
-        buffers: Numbers of the model that are not trained, 32 bits each.
-
     Example:
         >>> UplinkBits(signs=300, scalars=16) + UplinkBits(signs=300, header=260)
         UplinkBits(signs=600, scalars=16, header=260, pilots=0, code=0, buffers=0)
     """
 
-    signs: int = 0
-    scalars: int = 0
-    header: int = 0
-    pilots: int = 0
-    code: int = 0
-    buffers: int = 0
+    signs: int = 0  # one per coordinate, the padding of a rotation included; 32 per weight for `ideal`
+    scalars: int = 0  # means and scales
+    header: int = 0  # the packet's header and CRC-32, and what fills its sections up to whole bytes
+    pilots: int = 0  # known symbols, as many bits as they could have carried
+    code: int = 0  # redundancy of a codeword, its check included, and signs repeated over the air
+    buffers: int = 0  # numbers of the model that are not trained, 32 bits each
 
     @property
     def payload(self) -> int:
@@ -50,43 +42,21 @@ class UplinkBits:
         return UplinkBits(*(a + b for a, b in zip(astuple(self), astuple(other))))
 
     def times(self, devices: int) -> UplinkBits:
-        """Return what so many devices send.
-
-        Example:
-            >>> UplinkBits(signs=300, pilots=4).times(20).total
-            6080
-        """
+        """Return what so many devices send."""
         return UplinkBits(*(devices * bits for bits in astuple(self)))
 
     def record(self) -> dict[str, int]:
-        """Return the numbers by their names in metrics.jsonl.
-
-        Example:
-            >>> list(UplinkBits().record())[:4]
-            ['uplink_bits', 'payload_bits', 'bits.signs', 'bits.scalars']
-        """
+        """Return the numbers by their names in metrics.jsonl."""
         items = {f"bits.{one.name}": getattr(self, one.name) for one in fields(self)}
         return {"uplink_bits": self.total, "payload_bits": self.payload, **items}
 
 
 def uplink_bits(encoder: Encoder, cell: CellSettings, buffers: int = 0, values: bool = False) -> UplinkBits:
-    """Return what one device sends in this round.
+    """Return what one device sends in this round, item by item.
 
     Signs and scalars go as one `Packet`. Coded scalars go as a codeword beside it, and over the air signs go
-    without a packet. `ideal` is charged for its weights only.
-
-    Args:
-        encoder: The device's half of the method, with the range of the round: the first round's scales take
-            16 bits where they are quantised.
-        cell: Section `cell` of the configuration.
-        buffers: Bits of the model's buffers.
-        values: Whether devices send the gradient itself, as for `ideal`.
-
-    Returns:
-        The bits, item by item.
-
-    Raises:
-        ValueError: The code cannot carry the scalars.
+    without a packet. Where devices send the gradient itself (`values`, for `ideal`), only its weights count.
+    `buffers` are the bits of the model's buffers.
 
     Example:
         >>> from signfade.settings import MethodSettings
@@ -106,7 +76,7 @@ def uplink_bits(encoder: Encoder, cell: CellSettings, buffers: int = 0, values: 
     code = (cell.repeats - 1) * encoder.size if together else 0
     if coded:
         code += codeword(encoder, cell).length - scalars
-    pilots = cell.pilots * _bits_a_symbol(cell) if cell.csi == "pilot" else 0
+    pilots = cell.pilots * _bits_per_symbol(cell) if cell.csi == "pilot" else 0
     return UplinkBits(encoder.size, scalars, header, pilots, code, buffers)
 
 
@@ -116,25 +86,20 @@ def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
     A packet and a codeword take a symbol for each bit or two; pilots are symbols. Over the air all devices'
     signs share theirs. Buffers are not counted.
 
-    Args:
-        encoder: The device's half of the method, with the range of the round.
-        cell: Section `cell` of the configuration.
-        devices: Number of devices received.
-
     Example:
         >>> from signfade.settings import MethodSettings
         >>> encoder = Encoder(MethodSettings(), (300,), sends_scalars=False)
         >>> channel_uses(encoder, CellSettings(csi="pilot", pilots=4), 20)  # 300 signs, 252 bits of header
         11120
     """
-    bits, a_symbol = uplink_bits(encoder, cell), _bits_a_symbol(cell)
+    bits, per_symbol = uplink_bits(encoder, cell), _bits_per_symbol(cell)
     together, coded = cell.access == "over_the_air", cell.side_info == "coded" and encoder.sends_scalars
     word = codeword(encoder, cell).length if coded else 0
     packet = bits.header + (0 if together else bits.signs) + (0 if coded else bits.scalars)
-    per_device = -(-packet // a_symbol) + -(-word // a_symbol) + bits.pilots // a_symbol
-    shared = cell.repeats * -(-bits.signs // a_symbol) if together else 0
+    per_device = -(-packet // per_symbol) + -(-word // per_symbol) + bits.pilots // per_symbol
+    shared = cell.repeats * -(-bits.signs // per_symbol) if together else 0
     return shared + devices * per_device
 
 
-def _bits_a_symbol(cell: CellSettings) -> int:
+def _bits_per_symbol(cell: CellSettings) -> int:
     return 2 if cell.modulation == "qpsk" else 1

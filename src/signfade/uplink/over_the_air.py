@@ -24,20 +24,13 @@ def inversion_level(gain: Tensor, repeats: int = 1) -> float:
     """Return the common amplitude A that makes most of the links, if weaker devices stay silent.
 
     n devices received at A explain `n^2 A^2 / (n A^2 + 1/repeats)` of the energy of a sum of n signs by a
-    linear rule; A is the gain of the n-th best device for the best n.
-
-    Args:
-        gain: Gains in deviations of the noise, `[K]`, non-negative.
-        repeats: How often each sign is sent; the server takes the mean.
-
-    Returns:
-        The amplitude; 0 if nobody is received.
+    linear rule; A is the gain of the n-th best device for the best n, or 0 if nobody is received. Gains are
+    in deviations of the noise, `[K]`; each sign is sent `repeats` times, and the server takes the mean.
 
     Example:
-        >>> inversion_level(torch.tensor([3.0, 1.0, 0.25]))
-        1.0
-        >>> inversion_level(torch.tensor([3.0, 1.0, 0.25]), repeats=20)
-        0.25
+        >>> gains = torch.tensor([3.0, 1.0, 0.25])
+        >>> inversion_level(gains), inversion_level(gains, repeats=20)
+        (1.0, 0.25)
     """
     check_positive("gain", gain, zero=True)
     if repeats < 1:
@@ -49,22 +42,14 @@ def inversion_level(gain: Tensor, repeats: int = 1) -> float:
 
 
 def align(h: Tensor, sigma2: Tensor, precoding: str, level: float | None = None, repeats: int = 1) -> Tensor:
-    """Return the amplitude at which every device is received, in deviations of the receiver's noise.
+    """Return the amplitude at which every device is received, in deviations of the receiver's noise, `[K]`.
 
     | precoding | amplitude |
     |---|---|
     | `phase` | `g = abs(h)/sqrt(sigma2)`: full power, only the phase is turned |
     | `inversion` | A where `g >= A`, else the device is silent: truncated channel inversion |
 
-    Args:
-        h: Gains `[K]`.
-        sigma2: Variances of the real noise `[K]`, positive.
-        precoding: "inversion" or "phase".
-        level: A for the inversion; `inversion_level` of the gains if None.
-        repeats: How often each sign is sent, for that level; amplitudes are those of one time.
-
-    Returns:
-        Amplitudes, float64 `[K]`.
+    A is `level`, or the `inversion_level` of the gains if None; amplitudes are those of one of the `repeats`.
 
     Example:
         >>> h, sigma2 = torch.tensor([1.0, -2.0, 0.1]), torch.full((3,), 0.25)

@@ -1,15 +1,12 @@
 """A channel that has to be learned: pilots, the estimate they allow, and what the data add.
 
 A device sends P known symbols +1 ahead of its signs. The receiver turns the phase of its estimate away and
-keeps
-the real part, so that signs pass a real gain `h = hhat + error`, `error ~ N(0, eps)`, whatever the fading:
+keeps the real part, so that signs pass a real gain `h = hhat + error`, `error ~ N(0, eps)`, whatever the
+fading:
 
 - gaussian: h is real. `hhat = v*sum(pilots)/(P*v + sigma2)`, `eps = v*sigma2/(P*v + sigma2)`, `v = 1`;
 - rayleigh, rician: a complex gain with scattered power v, v/2 in each dimension, about a direct path whose
-phase is
-  known. The same formulas hold in each dimension; hhat is the magnitude of the complex estimate.
-
-sigma2 is the variance of the real noise per symbol and dimension; symbols have unit power.
+  phase is known. The same formulas hold in each dimension; hhat is the magnitude of the complex estimate.
 """
 
 from __future__ import annotations
@@ -45,21 +42,13 @@ class GainEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sounding:
-    """What K devices' pilots say in one round.
+    """What K devices' pilots say in one round."""
 
-    Attributes:
-        h: The real gains that the signs pass, `[K]`; the server does not know them.
-        pilot: Mean of the received pilots after the phase is turned away, real part, `[K]`.
-        centre: The gain expected before any pilot, seen in that phase, `[K]`.
-        variance: Its prior variance in one dimension.
-        pilots: Number of pilots P.
-    """
-
-    h: Tensor
-    pilot: Tensor
-    centre: Tensor
-    variance: float
-    pilots: int
+    h: Tensor  # the real gains that the signs pass, [K]; the server does not know them
+    pilot: Tensor  # mean of the received pilots after the phase is turned away, real part, [K]
+    centre: Tensor  # the gain expected before any pilot, seen in that phase, [K]
+    variance: float  # its prior variance in one dimension
+    pilots: int  # number of pilots P
 
     def estimate(self, sigma2: Tensor) -> GainEstimate:
         """Return the MMSE estimate for noise of variance `sigma2`, `[K]`.
@@ -86,28 +75,15 @@ def sound(
     """Draw the fading of a round and let devices send pilots over it.
 
     The gains are those of `draw_fading` with the same generator, but for the phase that the receiver misses.
-
-    Args:
-        fading: "gaussian", "rayleigh", "rician" or "none".
-        devices: Number of devices in the cell, all of whose gains are drawn.
-        sigma2: Noise variances of the devices that send, `[K]`.
-        pilots: Number of pilots P, at least 1.
-        generator: Of the fading.
-        keys: Keys of the pilots' noise streams, uint64 `[K]`.
-        rician_k: Power of the direct path over the scattered ones, for "rician".
-        chosen: Which devices send, `[K]`; all if None.
-        amplitude: What they multiply pilots and signs by, `[K]`, which the server does not know; ones if
-            None.
-
-    Returns:
-        A `Sounding`.
+    All `devices` of the cell have their gains drawn; those that send are `chosen`, `[K]`, or all if None.
+    `sigma2` and the noise `keys` (uint64) are theirs, `[K]`; so is `amplitude`, what they multiply pilots
+    and signs by, which the server does not know (ones if None).
 
     Example:
         >>> from signfade.keys import generator, stream_keys
         >>> stream, keys = generator(1, "fading"), stream_keys(1, "pilots", 0, range(3))
         >>> sounding = sound("rayleigh", 3, torch.full((3,), 1e-9), 4, stream, keys)
-        >>> estimate = sounding.estimate(torch.full((3,), 1e-9))
-        >>> bool((estimate.h - sounding.h).abs().max() < 1e-3)
+        >>> bool((sounding.estimate(torch.full((3,), 1e-9)).h - sounding.h).abs().max() < 1e-3)
         True
 
     Reference: docs/radio.md.
@@ -149,15 +125,10 @@ def _sounding(
 
 
 class Refined(NamedTuple):
-    """A gain whose magnitude the data have settled.
+    """A gain whose magnitude the data have settled."""
 
-    Attributes:
-        link: The magnitude with the likelier sign, and the noise; `[K]` each.
-        trust: `E[sign is right]`, from 0 to 1, `[K]`: what an estimate of the sign is multiplied by.
-    """
-
-    link: Link
-    trust: Tensor
+    link: Link  # the magnitude with the likelier sign, and the noise
+    trust: Tensor  # E[sign is right], 0 to 1, [K]: what an estimate of the sign is multiplied by
 
     def effective(self) -> Link:
         """Return the link with the same mean and power of y given s: a doubtful sign counted as noise."""
@@ -173,16 +144,7 @@ def refine_gain(estimate: GainEstimate, power: Tensor, sigma2: Tensor, size: int
     pilots are a message of one bit: `E[sign(h)] = tanh(|h|*hhat/eps)`. The signs themselves, +1 as often as
     -1, say nothing about it. So the posterior mean of a sign is `trust * tanh(h*y/sigma2)`. The magnitude is
     taken as known, which a thousand symbols justify: `trust` is then right within 0.03, and with a hundred
-    too large by 0.1.
-
-    Args:
-        estimate: From the pilots.
-        power: `mean(y**2)` over a device's symbols, `[K]`.
-        sigma2: Noise variances, `[K]`.
-        size: Number of symbols M.
-
-    Returns:
-        A `Refined`.
+    too large by 0.1. `power` is `mean(y**2)` over a device's `size` symbols, `[K]`.
 
     Example:
         >>> guess = GainEstimate(torch.tensor([0.5, -0.1]), torch.tensor([0.2, 0.2]))
@@ -209,17 +171,11 @@ def refine_gain(estimate: GainEstimate, power: Tensor, sigma2: Tensor, size: int
 
 
 def fit_levels(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit `+-gain` in noise to each device's symbols: the noise variance without knowing the bits.
+    """Fit `+-gain` in noise to each device's symbols `[K, M]`: gains (magnitudes) and noise variances, `[K]`.
 
     The maximum of the likelihood of a mixture of two normal laws, by expectation maximisation,
     `gain = mean(y*tanh(gain*y/sigma2))`, `sigma2 = mean(y**2) - gain**2`, from the start that the second
-    and fourth moment give, `gain**4 = (3*mean(y**2)**2 - mean(y**4))/2`.
-
-    Args:
-        y: Received symbols, `[K, M]`.
-
-    Returns:
-        Gains (their magnitudes) and noise variances, float64 `[K]` each.
+    and fourth moment give, `gain**4 = (3*mean(y**2)**2 - mean(y**4))/2`. No bit needs to be known.
 
     Example:
         >>> gain, sigma2 = fit_levels(torch.tensor([[1.0, -3.0, -1.0, 3.0]]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -18,21 +18,13 @@ __all__ = ["Radio", "make_radio"]
 
 @dataclass(frozen=True)
 class Radio:
-    """The devices' places and mean SNRs, drawn once per run; `link` draws the fading of a round.
-
-    Attributes:
-        settings: The section of the configuration.
-        seed: Seed of the run.
-        devices: Number of devices K.
-        mean_snr_db: Mean SNR of one bit in dB, `[K]`; None for perfect links.
-        positions_km: Places relative to the base station, `[K, 2]`; None where SNRs are given directly.
-    """
+    """The devices' places and mean SNRs, drawn once per run; `link` draws the fading of a round."""
 
     settings: CellSettings
     seed: int
     devices: int
-    mean_snr_db: NDArray[np.float64] | None
-    positions_km: NDArray[np.float64] | None
+    mean_snr_db: NDArray[np.float64] | None  # of one bit, [K]; None for perfect links
+    positions_km: NDArray[np.float64] | None  # [K, 2]; None where SNRs are given directly
 
     def link(self, devices: NDArray[np.int64], round: int) -> Link:
         """Return the given devices' gains and noise in a round; perfect links are h = 1, sigma2 = 0."""
@@ -45,30 +37,14 @@ class Radio:
 
 
 def make_radio(settings: CellSettings, devices: int, seed: int) -> Radio:
-    """Place the devices and work out their mean SNRs.
-
-    Args:
-        settings: Section `cell` of the configuration.
-        devices: Number of devices K.
-        seed: Seed of the run; places and shadowing belong to streams of their own.
-    """
+    """Place the devices and work out their mean SNRs; places and shadowing have streams of their own."""
     if settings.perfect:
         return Radio(settings, seed, devices, None, None)
     shared_db = 10 * np.log10(2) if settings.modulation == "qpsk" else 0.0
     if settings.snr_db is not None:
         snr = np.broadcast_to(np.asarray(settings.snr_db, dtype=np.float64), (devices,))
         return Radio(settings, seed, devices, snr - shared_db, None)
-    budget = LinkBudget(
-        power_dbm=settings.power_dbm,
-        gains_db=settings.gains_db,
-        bandwidth_hz=settings.bandwidth_hz,
-        noise_figure_db=settings.noise_figure_db,
-        carrier_mhz=settings.carrier_mhz,
-        base_m=settings.base_m,
-        user_m=settings.user_m,
-        city=settings.city,
-        shadowing_db=settings.shadowing_db,
-    )
+    budget = LinkBudget(**settings.model_dump(include={one.name for one in fields(LinkBudget)}))
     cell = Cell(radius_km=settings.radius_km, budget=budget)
     positions = cell.place_users(devices, generator(seed, "positions"))
     snr_db = cell.mean_snr_db(positions, generator(seed, "shadowing"), warn=False)

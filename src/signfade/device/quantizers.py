@@ -1,8 +1,8 @@
-"""B-bit scalar quantisers for the numbers a device sends beside its bits.
+"""B-bit quantisers for the numbers a device sends beside its bits, and the code of a mean and a scale.
 
 A quantiser is a list of levels and the edges between their bins. Bins are half-open, `[edge, next edge)`, so
 that every number has exactly one code (the paper's are closed on both sides and overlap; docs/errata.md).
-The range is explicit: inputs beyond it saturate to the outermost bin, NaN and infinity are refused.
+Inputs beyond the range saturate to the outermost bin, NaN and infinity are refused.
 """
 
 from __future__ import annotations
@@ -17,22 +17,13 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_positive
 
-__all__ = ["LogQuantizer", "Quantizer", "UniformQuantizer"]
+__all__ = ["LogQuantizer", "Quantizer", "ScalarCode", "UniformQuantizer"]
 
 
 class Quantizer(ABC):
-    """Encoding and decoding by levels and edges; every quantiser says where those lie.
+    """Encoding and decoding by levels and edges; every quantiser says where those lie."""
 
-    Attributes:
-        bits: Bits of a code, 1 to 16.
-    """
-
-    bits: int
-
-    @property
-    @abstractmethod
-    def bound(self) -> float:
-        """Largest error of an input within the range: a difference, or for `LogQuantizer` a ratio."""
+    bits: int  # of a code, 1 to 16
 
     @property
     @abstractmethod
@@ -45,18 +36,7 @@ class Quantizer(ABC):
         """Where the bin of one code ends and that of the next begins, float64 `[n - 1]`."""
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the code of the half-open bin that holds each number.
-
-            code = number of edges that are <= x
-
-        Args:
-            x: Numbers of any shape, floating point, finite; those beyond the range saturate.
-
-        Returns:
-            Codes, int64, in x's shape.
-
-        Raises:
-            ValueError: x holds NaN or infinity, or is not floating point.
+        """Return the int64 code of the half-open bin that holds each number: how many edges are <= x.
 
         Example:
             >>> UniformQuantizer(bits=2, limit=3.0).encode(torch.tensor([-9.0, -1.0, 0.9, 1.0]))
@@ -69,16 +49,6 @@ class Quantizer(ABC):
 
     def decode(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the level of every code.
-
-        Args:
-            codes: Integers of any shape, from 0 to the number of levels less one.
-            dtype: Type of the result.
-
-        Returns:
-            Levels, in the codes' shape.
-
-        Raises:
-            ValueError: A code is out of range, or the codes are not integers.
 
         Example:
             >>> UniformQuantizer(bits=2, limit=3.0).decode(torch.tensor([0, 1, 2]))
@@ -101,20 +71,6 @@ class UniformQuantizer(Quantizer):
 
     for `|x| <= limit`. The bins tile the range evenly. The largest of the 2**bits codes stays unused: the
     price of sending a mean of zero as zero. With one bit the only level is 0.
-
-    Args:
-        bits: Bits of a code, 1 to 16.
-        limit: The range is `[-limit, limit]`; positive and finite.
-
-    Raises:
-        ValueError: bits or limit is out of range.
-
-    Example:
-        >>> quantizer = UniformQuantizer(bits=3, limit=7.0)
-        >>> quantizer.decode(quantizer.encode(torch.tensor([0.0, 1.2, -100.0])))
-        tensor([ 0.,  2., -6.])
-        >>> quantizer.bound
-        1.0
 
     Reference: paper Sec. IV-A, quantisation of mu; docs/errata.md on its bins.
     """
@@ -152,24 +108,13 @@ class LogQuantizer(Quantizer):
         ratio = (high/low)**(1/n),    bin of code c = [low*ratio**c, low*ratio**(c + 1)),
         level of code c = low*ratio**(c + 1/2),    max(x/level, level/x) <= bound = sqrt(ratio)
 
-    for `low <= x <= high`. The bound is a ratio, not a difference. Scales below low, zero among them (the
-    scale of an all-zero gradient), saturate to the first bin and come back as its level `low*bound`: choose
-    low so small that this is harmless.
-
-    Args:
-        bits: Bits of a code, 1 to 16.
-        low: Lower end of the range, positive.
-        high: Upper end of the range, finite, above low.
-
-    Raises:
-        ValueError: bits is out of range, or not `0 < low < high`.
+    for `low <= x <= high`. Scales below low, zero among them (the scale of an all-zero gradient), saturate to
+    the first bin and come back as its level `low*bound`: choose low so small that this is harmless.
 
     Example:
         >>> quantizer = LogQuantizer(bits=1, low=1.0, high=16.0)
         >>> quantizer.decode(quantizer.encode(torch.tensor([0.0, 3.9, 4.0, 100.0])))
         tensor([2., 2., 8., 8.])
-        >>> quantizer.bound
-        2.0
 
     Reference: paper Sec. IV-A, quantisation of nu, and its figure on quantisation levels.
     """
@@ -187,19 +132,11 @@ class LogQuantizer(Quantizer):
 
     @property
     def bound(self) -> float:
-        """Largest `max(x/level, level/x)` for x in the range."""
+        """Largest `max(x/level, level/x)` for x in the range: a ratio, not a difference."""
         return float(2 ** (self._octaves / 2))
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the code of the half-open bin that holds each scale; see `Quantizer.encode`.
-
-        Raises:
-            ValueError: x holds a negative number, NaN or infinity, or is not floating point.
-
-        Example:
-            >>> LogQuantizer(bits=2, low=1.0, high=16.0).encode(torch.tensor([0.0, 2.0, 3.9, 4.0, 16.0]))
-            tensor([0, 1, 1, 2, 3])
-        """
+        """Return the code of the half-open bin that holds each scale; negative ones are refused."""
         check_finite("x", x)
         check_positive("x", x, zero=True)
         return super().encode(x)
@@ -227,3 +164,87 @@ def check_bits(bits: int) -> None:
     """Raise unless `bits` is a whole number of bits that a code may have."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
         raise ValueError(f"bits must be an integer in 1..16; got {bits!r}")
+
+
+@dataclass(frozen=True)
+class ScalarCode:
+    """A device's mean and scale in B bits each: the mean in units of the scale, so that its range is known.
+
+    The mean of a gradient may be a thousandth of its scale or more than all of it, and what it is rounded by
+    is added to every coordinate. So its quantiser counts in scales that were decoded,
+
+        scale = 2**exponent * scales.decode(j),    mean = means.decode(i)*scale/kept,
+
+    and a step of it is a fraction of a scale whatever gradients shrink to. The exponent is known to both
+    sides too: the server chooses it so that the quantiser's range lies around the scales.
+
+    Example:
+        >>> code = ScalarCode(UniformQuantizer(bits=4, limit=1.0), LogQuantizer(bits=4, low=1e-6, high=1.0))
+        >>> mean, scale = code.rounded(torch.tensor([3e-4]), torch.tensor([1e-3]))
+        >>> mean / scale
+        tensor([0.1333])
+    """
+
+    means: UniformQuantizer
+    scales: LogQuantizer
+    # Part of the scale that noise before the sign and flipped bits leave, in (0, 1], known to both sides; the
+    # mean's unit does not shrink with it.
+    kept: float = 1.0
+    # One for each of the S layers, which are the last dimension of means and scales, or one for all.
+    exponents: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kept <= 1:
+            raise ValueError(f"kept must lie in (0, 1]; got {self.kept}")
+
+    @property
+    def mean_step(self) -> float:
+        """Distance between two means, in units of the decoded scale."""
+        return 2 * self.means.bound / self.kept
+
+    @cached_property
+    def _units(self) -> Tensor:
+        return torch.tensor([2.0**exponent for exponent in self.exponents], dtype=torch.float64)
+
+    def encode(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the int64 codes of means and scales, in their shape."""
+        codes = self.scales.encode(scale.double() / self._units)
+        unit = self._units * self.scales.decode(codes, torch.float64) / self.kept
+        return self.means.encode(mean.double() / unit), codes
+
+    def decode(self, mean_codes: Tensor, scale_codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means and scales that codes stand for, float32."""
+        scale = self._units * self.scales.decode(scale_codes, torch.float64)
+        mean = self.means.decode(mean_codes, torch.float64) * scale / self.kept
+        return mean.float(), scale.float()
+
+    def rounded(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and scales as a server decodes them, in the dtypes given."""
+        decoded_mean, decoded_scale = self.decode(*self.encode(mean, scale))
+        return decoded_mean.to(mean), decoded_scale.to(scale)
+
+    def sent_scale(self, mean: Tensor, scale: Tensor) -> Tensor:
+        """Return the scale to send: the true one about the mean, or more where the mean cannot be sent.
+
+        With `top` the largest mean in units, a mean m far above its unit u comes as `top*u`, and bits that
+        are all alike must carry the rest, `m - top*u = u`. So where nothing but the mean is left (a layer of
+        one weight has no deviation at all) `u = m/(1 + top)`, and both together give m.
+        """
+        top = float(self.means.levels[-1])
+        return torch.maximum(scale, self.kept * mean.abs() / (1 + top))
+
+    def saturated(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Tell which means and which scales lie beyond their quantiser's range, bool in their shape.
+
+        A scale of zero does not count, nor does its mean: there is nothing to send beside the mean, and
+        `sent_scale` sees to it that mean and bits together carry it.
+
+        Example:
+            >>> code = ScalarCode(UniformQuantizer(4, 1.0), LogQuantizer(4, 0.125, 8.0), exponents=(10,))
+            >>> code.saturated(torch.tensor([2e3, 0.0, 9.0]), torch.tensor([1e3, 1e4, 0.0]))
+            (tensor([ True, False, False]), tensor([False,  True, False]))
+        """
+        over, some = scale.double() / self._units, scale > 0
+        beyond = (over < self.scales.low) | (over > self.scales.high)
+        limit = self.means.limit * self.rounded(mean, scale)[1] / self.kept
+        return some & (mean.abs() > limit), some & beyond
