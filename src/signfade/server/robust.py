@@ -31,17 +31,13 @@ _CANDIDATES = 400  # scales that attackers try
 
 @dataclass(frozen=True)
 class ScalarState:
-    """The last report of each of N devices, a column for each of the S layers.
+    """The last report of each of N devices, one column per layer."""
 
-    Attributes:
-        last_received: When each device was last received, int64 `[N]`: a count of rounds from 1; 0 is never.
-        logs: Logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not received.
-        means: Means, float64 `[N, S]`; NaN likewise.
-    """
-
-    last_received: Tensor
-    logs: Tensor
-    means: Tensor
+    last_received: Tensor  # in which round each device was last received, int64 `[N]`; from 1, 0 is never
+    logs: (
+        Tensor  # logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not received
+    )
+    means: Tensor  # float64 `[N, S]`; NaN likewise
 
 
 def initial_scalars(population: int, layers: int = 1) -> ScalarState:
@@ -86,13 +82,6 @@ def bound_scalars(
             others' is accepted too, or all would have to be those of the majority where steps are coarse.
         scale_step: Ratio of two neighbouring levels of the scales' quantiser: one level more is accepted too.
 
-    Returns:
-        `(mean, scale, state)`, in the shapes and dtypes given. With fewer than half of the devices compared
-        hostile, a returned scale is at most `LARGEST_RATIO*scale_step` times the largest honest one.
-
-    Raises:
-        ValueError: Shapes that do not match, a negative scale, NaN.
-
     Example:
         >>> scale = torch.tensor([[1.0], [1.1], [0.9], [1000.0]])
         >>> _, bounded, _ = bound_scalars(initial_scalars(4), torch.zeros(4, 1), scale)
@@ -124,15 +113,8 @@ def bound_scalars(
 def accepted_scale(honest: Tensor, attackers: int, deviations: float = 3.0) -> Tensor:
     """Return the largest scale that passes `bound_scalars` when all attackers report it.
 
-    What an attacker can reach that knows the defence and all honest scales; found by trying.
-
-    Args:
-        honest: Scales of the honest devices of the round, `[H, S]`, H at least 1.
-        attackers: How many others report one and the same scale.
-        deviations: As in `bound_scalars`.
-
-    Returns:
-        float64 `[S]`; at most `LARGEST_RATIO` times the largest honest scale for fewer than H attackers.
+    What an attacker can reach that knows the defence and all honest scales of the round, `[H, S]`; found by
+    trying. float64 `[S]`, at most `LARGEST_RATIO` times the largest honest scale for fewer than H attackers.
 
     Example:
         >>> accepted_scale(torch.tensor([[1.0], [1.2], [0.9]]), attackers=1).round(decimals=1)
@@ -141,10 +123,8 @@ def accepted_scale(honest: Tensor, attackers: int, deviations: float = 3.0) -> T
     logs = honest.double().clamp_min(1e-38).log()
     low, high = logs.amin(dim=0), logs.amax(dim=0) + 2 * math.log(LARGEST_RATIO)
     tried = low + torch.linspace(0, 1, _CANDIDATES, dtype=torch.float64)[:, None] * (high - low)
-    reports = torch.cat(
-        [logs.expand(_CANDIDATES, *logs.shape), tried.unsqueeze(1).expand(-1, attackers, -1)], dim=1
-    )
-    middle, reach = _accepted(reports, deviations)
+    reports = (logs.expand(_CANDIDATES, *logs.shape), tried.unsqueeze(1).expand(-1, attackers, -1))
+    middle, reach = _accepted(torch.cat(reports, dim=1), deviations)
     passes = torch.where(tried <= middle + reach, tried, low)
     return passes.amax(dim=0).exp() * (1 - 1e-6)  # below the bound in float32 as well
 

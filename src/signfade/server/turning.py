@@ -11,7 +11,6 @@ honest gradients disagree, above all in the first rounds, and whole groups of ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,18 +34,14 @@ _CHUNK_NUMBERS = 1 << 22  # signs unpacked at a time
 
 @dataclass(frozen=True)
 class _Past:
-    """One round as the server keeps it: the weights it began with and the bits it detected.
-
-    `scale` `[k, S]` is what a detected bit stands for, `gain` `[k]` how often it is right less how often
-    wrong.
-    """
+    """One round as the server keeps it: the weights it began with and the bits it detected."""
 
     round: int
-    weights: Tensor
-    devices: Tensor
-    packed: Tensor
-    scale: Tensor
-    gain: Tensor
+    weights: Tensor  # `[M]`
+    devices: Tensor  # `[k]`
+    packed: Tensor  # detected bits, `[k, bytes]`
+    scale: Tensor  # what a detected bit stands for, `[k, S]`
+    gain: Tensor  # how often it is right less how often it is wrong, `[k]`
 
 
 @dataclass(frozen=True)
@@ -58,13 +53,7 @@ class ReliabilityMemory:
 
 
 class Reliability:
-    """Stage: learns from round to round whom to trust, and weighs the devices by it.
-
-    Args:
-        encoder: The device's half of the method.
-        population: Number of devices N.
-        seed: Seed of the run.
-    """
+    """Stage: learns from round to round whom to trust, and weighs the devices by it."""
 
     name = "reliability"
 
@@ -109,9 +98,9 @@ class Reliability:
         scale = received.layer_scale
         if not self._encoder.sends_scalars:  # all bits stand for the same
             scale = torch.ones_like(scale)
-        known = torch.from_numpy(received.devices)
+        who = torch.from_numpy(received.devices)
         gain = gain.clamp_min(_LEAST_GAIN)
-        return _Past(received.round, received.model, known, packed, scale.double(), gain)
+        return _Past(received.round, received.model, who, packed, scale.double(), gain)
 
     def _turn(
         self, known: ReliabilityState, then: _Past, left: Tensor, now: _Past, fresh: NDArray[np.bool_]
@@ -151,20 +140,15 @@ class Reliability:
 
     def _products(self, past: _Past, direction: Tensor) -> Tensor:
         """Return the inner products of the detected bits with a direction, layer by layer, `[k, S]`."""
-        result = torch.zeros(len(past.packed), len(self._parts), dtype=torch.float64)
-        wanted = direction.float()
-        for rows, bits in _unpacked(past, self._encoder.size):
-            for layer, part in enumerate(self._parts):
+        size, parts, wanted = self._encoder.size, self._parts, direction.float()
+        result = torch.zeros(len(past.packed), len(parts), dtype=torch.float64)
+        step = max(1, _CHUNK_NUMBERS // size)
+        for start in range(0, len(past.packed), step):
+            rows = slice(start, start + step)
+            bits = Bits(past.packed[rows], size).signs()
+            for layer, part in enumerate(parts):
                 result[rows, layer] = torch.mv(bits[:, part], wanted[part]).double()
         return result
-
-
-def _unpacked(past: _Past, size: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield (rows, bits `[k, size]`) of a bounded number of devices at a time."""
-    step = max(1, _CHUNK_NUMBERS // size)
-    for start in range(0, len(past.packed), step):
-        rows = slice(start, start + step)
-        yield rows, Bits(past.packed[rows], size).signs()
 
 
 def _flatten(past: list[_Past]) -> dict[str, Tensor]:
