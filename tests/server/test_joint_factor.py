@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 
 from signfade.kernels.dispatch import plain_form
 from signfade.server.independent import sbfl
-from signfade.server.joint import LowRank, bfl, factor, factor_bfl, factor_nodes, fit_factor, private_part
+from signfade.server.joint import bfl, factor, factor_bfl, factor_nodes, fit_factor, private_part
 
 sys.path.insert(0, str(Path(__file__).parent))
 from joint_scenes import SCALE, equal, receive
@@ -156,8 +156,6 @@ def test_fit_factor_recovers_loadings() -> None:
     correlation = loadings[:, None] * loadings[None, :]
     correlation.fill_diagonal_(1.0)
     torch.testing.assert_close(fit_factor(correlation), loadings, rtol=0, atol=1e-6)
-    thin = LowRank(loadings[:, None], torch.ones(1).double())
-    torch.testing.assert_close(fit_factor(thin), loadings, rtol=0, atol=1e-6)
     torch.testing.assert_close(fit_factor(torch.eye(4)), torch.zeros(4).double(), rtol=0, atol=1e-9)
     assert float(fit_factor(equal(5, -0.2)).abs().max()) < 1  # cancelling devices have no common factor
     torch.testing.assert_close(fit_factor(torch.ones(1, 1)), torch.zeros(1).double())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import torch
@@ -73,7 +73,9 @@ def detect(y: Tensor, h: Tensor) -> Tensor:
     return sign(y * side) * side.abs()
 
 
-def plain(
+def add_up(
+    rule: str,
+    read: Callable[[Tensor], Tensor],
     y: Tensor | Signals,
     h: Tensor,
     sigma2: Tensor | None,
@@ -82,13 +84,20 @@ def plain(
     weights: Tensor | None,
     form: str = "corrected",
     segments: Sequence[int] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Check the arguments of a rule; return symbols `[K, M]` with means and scales that fit them."""
+) -> Tensor:
+    """Return `sum_k alpha_k * (mean_k + scale_k * read(y)_k)`, `[M]`.
+
+    Lazy signals are added up by the fused kernel of this rule's name; symbols `[K, M]` by plain torch, on any
+    device.
+    """
+    total = fused(rule, y, h, sigma2, mean, scale, weights, form, segments)
+    if total is not None:
+        return total
     y = symbols(y)
     if segments is not None:
         mean, scale = spread(mean, segments), spread(scale, segments)
     check_received(y, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form)
-    return y, column(mean, y), column(scale, y)
+    return weighted_sum(mean, column(scale, y) * read(y), weights)
 
 
 def fused(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,12 @@ from torch import Tensor, nn
 from signfade._check import check_choice, check_finite, check_rows, check_shape
 from signfade.server._sum import (
     LARGEST_RATIO,
+    add_up,
     check_devices,
     check_received,
     check_symbols,
     column,
     detect,
-    fused,
-    plain,
     weighted_sum,
 )
 from signfade.server.aggregators import AGGREGATORS, Aggregator
@@ -70,14 +70,12 @@ def sbfl(
 
     Reference: Propositions 1 and 3; docs/errata.md for the factor two.
     """
-    total = fused("sbfl", y, h, sigma2, mean, scale, weights, form, segments)
-    if total is not None:
-        return total
-    y, mean, scale = plain(y, h, sigma2, mean, scale, weights, form, segments)
-    llr = half_llr(y, h, sigma2)
-    if form == "published":
-        llr = 2 * llr
-    return weighted_sum(mean, scale * torch.tanh(llr), weights)
+
+    def soft_bits(y: Tensor) -> Tensor:
+        llr = half_llr(y, h, sigma2)
+        return torch.tanh(2 * llr if form == "published" else llr)
+
+    return add_up("sbfl", soft_bits, y, h, sigma2, mean, scale, weights, form, segments)
 
 
 def blmmse(
@@ -105,17 +103,16 @@ def blmmse(
 
     Reference: Section IV-B.1, Proposition 2; docs/errata.md.
     """
-    total = fused("blmmse", y, h, sigma2, mean, scale, weights, form, segments)
-    if total is not None:
-        return total
-    y, mean, scale = plain(y, h, sigma2, mean, scale, weights, form, segments)
-    bits_power = 2 / math.pi if form == "published" else 1.0
-    gain, noise = h.double(), sigma2.double()
-    power = bits_power * gain**2 + noise
-    slope = torch.where(power == 0, torch.zeros_like(power), gain / power)
-    largest = torch.finfo(y.dtype).max  # a vanishing gain without noise has a slope beyond float32
-    ratio = (column(slope.clamp(-largest, largest), y) * y).clamp_(-LARGEST_RATIO, LARGEST_RATIO)
-    return weighted_sum(mean, scale * ratio, weights)
+
+    def linear(y: Tensor) -> Tensor:
+        bits_power = 2 / math.pi if form == "published" else 1.0
+        gain, noise = h.double(), sigma2.double()
+        power = bits_power * gain**2 + noise
+        slope = torch.where(power == 0, torch.zeros_like(power), gain / power)
+        largest = torch.finfo(y.dtype).max  # a vanishing gain without noise has a slope beyond float32
+        return (column(slope.clamp(-largest, largest), y) * y).clamp_(-LARGEST_RATIO, LARGEST_RATIO)
+
+    return add_up("blmmse", linear, y, h, sigma2, mean, scale, weights, form, segments)
 
 
 def high_snr(
@@ -136,11 +133,8 @@ def high_snr(
 
     Reference: Corollary 1, first limit.
     """
-    total = fused("high_snr", y, h, None, mean, scale, weights, segments=segments)
-    if total is not None:
-        return total
-    y, mean, scale = plain(y, h, None, mean, scale, weights, segments=segments)
-    return weighted_sum(mean, scale * detect(y, h), weights)
+    signs = partial(detect, h=h)
+    return add_up("high_snr", signs, y, h, None, mean, scale, weights, segments=segments)
 
 
 def zero_forcing(
@@ -162,13 +156,13 @@ def zero_forcing(
 
     Reference: Corollary 1, second limit.
     """
-    total = fused("zero_forcing", y, h, None, mean, scale, weights, segments=segments)
-    if total is not None:
-        return total
-    y, mean, scale = plain(y, h, None, mean, scale, weights, segments=segments)
-    gain = column(h, y)
-    ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain).clamp(-LARGEST_RATIO, LARGEST_RATIO)
-    return weighted_sum(mean, scale * ratio, weights)
+
+    def divided(y: Tensor) -> Tensor:
+        gain = column(h, y)
+        ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain)
+        return ratio.clamp(-LARGEST_RATIO, LARGEST_RATIO)
+
+    return add_up("zero_forcing", divided, y, h, None, mean, scale, weights, segments=segments)
 
 
 def ideal(g: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -191,10 +185,8 @@ def blmmse_covariance(
 
     `ghat_k = mean_k + h_k * S_k B_k^T (h_k**2 * T_k + sigma2_k * I)^-1 y_k`, with the Bussgang gain
     `B_k = sqrt(2/pi) * diag(S_k)^-1/2` and, by the arcsine law, the autocorrelation of the bits
-    `T_k = (2/pi) * arcsin(diag(S_k)^-1/2 S_k diag(S_k)^-1/2)`.
-
-    `covariance` `[K, M, M]` holds the `S_k` of Gaussian gradients: for small M only. Other arguments as in
-    `sbfl`.
+    `T_k = (2/pi) * arcsin(diag(S_k)^-1/2 S_k diag(S_k)^-1/2)`. `covariance` `[K, M, M]` holds the `S_k` of
+    Gaussian gradients: for small M only. Other arguments as in `sbfl`.
 
     Example:
         >>> one = torch.ones(1)

@@ -1,16 +1,10 @@
 """What a joint rule works on when bits are not quite the signs of gradients: flipped or noisy.
 
-A device that should send `s` sends `b`, right with probability `1 - p`: because it flips bits for privacy, or
-because it lies. All a rule needs is the agreement `c = E[s*b] = 1 - 2p`, from -1 (always wrong, which is as
-good as always right) through 0 (says nothing) to 1. With the half-LLR `l = h*y/sigma2` of b,
-`E[s | y] = c*tanh(l)`, so rules that read one device at a time multiply its scale by c. Rules that read all
-devices together take the bit as one received over another link: `flipped_link` has the same first and second
-moments, `flipped_llr` is the exact half-LLR of s.
-
-Where devices add noise before the sign, the jointly Gaussian variables of a joint rule are the noisy
-gradients, `d' = d + n` of correlation r', and the sum that is wanted is, but for what the signals cannot
-tell, another sum of theirs: `E[sum_k alpha_k d_k | d'] = sum_k alpha'_k d'_k` with `alpha' = C'^-1 C alpha`,
-`C = C' - diag(Var n)`. Both are exact.
+A bit b sent for the sign s agrees with it by `c = E[s*b]`, from -1 (always wrong, which is as good as always
+right) to 1, so `E[s | y] = c*tanh(l)`: rules that read one device at a time multiply its scale by c, joint
+rules take the bit as one received over another link. Where devices add noise before the sign, a joint rule
+knows the noisy gradients `d' = d + n`, and `E[sum_k alpha_k d_k | d'] = sum_k alpha'_k d'_k` with
+`alpha' = C'^-1 C alpha`, `C = C' - diag(Var n)`. Both are exact.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
 """Which devices to rely on: reliability learned from evidence gathered over rounds.
 
 A device's reliability c is the agreement between what it sends and the truth: 1 for an honest device, -1 for
-one that flips every sign, 0 for one whose bits are random. Evidence is any statistic that an honest device
-would raise on average: in a round, device k shows
-
-    z_k = c_k*m + noise,   m >= 0 the same for all and unknown.
-
-In training (`signfade.server.turning`) it is turning: when the model moves, the gradient of a loss that
-curves upward turns along, and a flipped one turns against.
-
-Evidence is averaged over rounds, each round by what it can tell. What is typical, and how much honest devices
-scatter about it, are medians over the devices: while fewer than half are hostile, the typical value lies
-between honest ones, whatever the others show. Nothing but this round's medians decides; no earlier verdict
-does.
+one that flips every sign, 0 for one whose bits are random. Evidence is any statistic `z_k = c_k*m + noise`
+with `m >= 0` the same for all and unknown. What is typical, and how much honest devices scatter about it, are
+medians over the devices: while fewer than half are hostile, the typical value lies between honest ones.
 """
 
 from __future__ import annotations
@@ -45,12 +36,7 @@ class ReliabilityState:
 
 
 def initial_reliability(population: int) -> ReliabilityState:
-    """Return the state that relies on everybody.
-
-    Example:
-        >>> initial_reliability(3).trust
-        tensor([1., 1., 1.], dtype=torch.float64)
-    """
+    """Return the state that relies on everybody."""
     if population < 1:
         raise ValueError(f"population must be at least 1; got {population}")
     zero = torch.zeros(population, dtype=torch.float64)
@@ -103,10 +89,6 @@ def update_trust(state: ReliabilityState) -> ReliabilityState:
     average or more gets 1; one whose average vanishes tends to 0; one whose odds are negative gets 0, and
     less only by what they are below -10. So a device must have turned against the model for long before its
     bits are turned round, and where the evidence says nothing, everybody counts.
-
-    Example:
-        >>> update_trust(initial_reliability(2)).trust
-        tensor([1., 1.], dtype=torch.float64)
     """
     reported = state.weight > 0
     if int(reported.sum()) < 2:

@@ -1,13 +1,11 @@
 """Scalars that cannot be trusted: a bound on what devices report, from what the others report.
 
-The scale a device reports is its weight in the sum, and nothing in the air limits it. An honest scale is near
-the others' on a logarithmic axis: within three robust deviations of their median and a factor of four.
-
-Breakdown point: one half. While fewer than half of the devices compared are hostile, the median of the log
-scales lies between honest ones, whatever the hostile ones report and however they divide it up between them.
-So no scale passes that is more than `LARGEST_RATIO` times the largest honest one. Means have no fixed factor:
-their median lies between honest ones too, the median absolute deviation about it is at most the range R of
-the honest means, and none passes more than `1.4826*deviations*R` beyond that range.
+An honest scale is near the others' on a logarithmic axis: within three robust deviations of their median and
+a factor of four. Breakdown point: one half. While fewer than half of the devices compared are hostile, the
+median of the log scales lies between honest ones, whatever the hostile ones report, so no scale passes that
+is more than `LARGEST_RATIO` times the largest honest one. The median of the means lies between honest ones
+too, the median absolute deviation about it is at most their range R, and none passes more than
+`1.4826*deviations*R` beyond that range.
 """
 
 from __future__ import annotations
@@ -41,12 +39,7 @@ class ScalarState:
 
 
 def initial_scalars(population: int, layers: int = 1) -> ScalarState:
-    """Return the state before the first report of `population` devices.
-
-    Example:
-        >>> initial_scalars(3, layers=2).logs.shape
-        torch.Size([3, 2])
-    """
+    """Return the state before the first report of `population` devices."""
     nothing = torch.full((population, layers), torch.nan, dtype=torch.float64)
     return ScalarState(torch.zeros(population, dtype=torch.int64), nothing, nothing)
 
@@ -62,15 +55,13 @@ def bound_scalars(
 ) -> tuple[Tensor, Tensor, ScalarState]:
     """Replace reported means and scales that the others' do not support by the others' median.
 
-    With `x = ln(scale)` of the devices compared, `middle = median(x)` and `spread = max(0.1,
-    1.4826*median|x - middle|)`,
-
-        scale <- exp(middle)   where   scale > exp(middle + min(deviations*spread, ln 4)),
-
-    and a mean more than `deviations` robust deviations from the median of the means becomes that median. An
-    exaggeration beyond the bound gains nothing, not even the bound. A small scale is let pass: a device may
-    be silent. Compared are the devices of this round and, if those are fewer than 25, the last ones received
-    before, each with its last report: a device counts once, however often it is received.
+    With `x = ln(scale)` of the devices compared, `middle = median(x)` and
+    `spread = max(0.1, 1.4826*median|x - middle|)`, a scale above
+    `exp(middle + min(deviations*spread, ln 4))` becomes `exp(middle)`, and a mean more than `deviations`
+    robust deviations from the median of the means becomes that median. An exaggeration beyond the bound gains
+    nothing, not even the bound. A small scale is let pass: a device may be silent. Compared are the devices
+    of this round and, if those are fewer than 25, the last ones received before: a device counts once, with
+    its last report.
 
     Args:
         state: From `initial_scalars` or the last round. Not modified.
@@ -78,9 +69,8 @@ def bound_scalars(
         scale: Decoded scales, `[K, S]`, non-negative.
         devices: Who reports them, int64 `[K]`, distinct, below N; `0 ... K-1` if None.
         deviations: How many robust deviations are accepted.
-        mean_step: Step of the means' quantiser, in units of a device's scale: a mean one step beyond the
-            others' is accepted too, or all would have to be those of the majority where steps are coarse.
-        scale_step: Ratio of two neighbouring levels of the scales' quantiser: one level more is accepted too.
+        mean_step: Step of the means' quantiser, in units of a device's scale; one step more is accepted too.
+        scale_step: Ratio of two neighbouring levels of the scales' quantiser; one level more is accepted too.
 
     Example:
         >>> scale = torch.tensor([[1.0], [1.1], [0.9], [1000.0]])

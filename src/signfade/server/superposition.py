@@ -60,17 +60,11 @@ def over_the_air(
     sigma2)) / sum_c exp(-(y - T_c)^2/(2 sigma2))`. Devices received alike need only be counted, so that
     inversion costs K + 1 patterns and not `2^K`.
 
-    Args:
-        y: Received signal, `[M]`.
-        amplitude: Amplitudes `a_k`, `[K]`, non-negative; a device with zero is silent.
-        sigma2: Variance of the real noise of y, positive.
-        mean: Means, `[K]`.
-        scale: `E|g - mean|`, `[K]`.
-        weights: `alpha_k`, `[K]`; ones if None.
-        method: "exact" counts all patterns, up to 65536. "gaussian" takes the sum of all signs as normal,
-            which is the best linear rule, `y sum_k alpha_k scale_k a_k / (sum_k a_k^2 + sigma2)`. "auto"
-            counts the patterns of the strongest devices, up to 256, and takes the others and the noise
-            together as normal; its error is the least possible but for a thousandth.
+    The signal y is `[M]` in real noise of variance sigma2; amplitudes `a_k`, means, scales and weights
+    `alpha_k` are `[K]`, and a device with amplitude zero is silent. The method "exact" counts all patterns,
+    up to 65536. "gaussian" takes the sum of all signs as normal, which is the best linear rule,
+    `y sum_k alpha_k scale_k a_k / (sum_k a_k^2 + sigma2)`. "auto" counts the patterns of the strongest
+    devices, up to 256, and takes the others and the noise together as normal: nearly the least error.
 
     Example:
         >>> y = torch.tensor([2.1, 0.2, -1.8])

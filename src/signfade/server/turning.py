@@ -3,10 +3,8 @@
 When the model moves by v, the gradient of a loss that curves upward moves along, `<g(w + v) - g(w), v> >= 0`,
 and one with its signs flipped moves against, whatever data the device holds and whatever the others do. The
 server compares what a device sends now with what it sent three rounds ago, along the way that the model has
-gone since the round after: that way knows nothing of the noise in either.
-
-Agreement with the sum of the others would be the simpler evidence. But where devices hold different classes,
-honest gradients disagree, above all in the first rounds, and whole groups of honest devices look hostile.
+gone since the round after: that way knows nothing of the noise in either. Agreement with the sum of the
+others would be simpler, but where devices hold different classes, honest gradients disagree.
 """
 
 from __future__ import annotations

@@ -80,10 +80,7 @@ def sign_downlink_update(
     `d = sign(estimate)`, then on every device `m <- momentum * m + d`, `w <- w - step * m`.
 
     One bit has no zero, so `sign(0) = +1`. But an estimate of nothing but zeros, where nothing was received,
-    is not broadcast: no signal, no step, and the momentum waits as well.
-
-    The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the
-    first: the weights at which gradients are taken are the same. Arguments as in `momentum_update`.
+    is not broadcast: no signal, no step, and the momentum waits as well. Arguments as in `momentum_update`.
 
     Example:
         >>> state = initial_state(torch.tensor([1.0, 1.0]))

@@ -38,26 +38,15 @@ def sign_sum(y: Tensor | Signals, h: Tensor, weights: Tensor | None = None) -> T
 
 
 def majority_vote(
-    y: Tensor | Signals,
-    h: Tensor,
-    tie: Tie = "zero",
-    key: int | None = None,
-    weights: Tensor | None = None,
+    y: Tensor | Signals, h: Tensor, tie: Tie = "zero", key: int | None = None, weights: Tensor | None = None
 ) -> Tensor:
     """Majority vote over the detected signs: the aggregator of signSGD.
 
     `vote = sign(sum_k sign(y_k / h_k))`, and `break_ties` says what becomes of a sum of zero.
 
-    Args:
-        y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
-        h: Channel gains, `[K]`. A gain of zero gives the device no vote.
-        tie: What becomes of a tie, as in `break_ties`.
-        key: Of the coins that break ties.
-        weights: Of the votes, `[K]`; ones if None.
-
-    Returns:
-        The vote, `[M]`: +1, -1, or 0 for a tie under "zero". It estimates the sign of the summed gradient,
-        not its size. Where no device has a vote it is 0 everywhere, whatever `tie` says: no signal, no step.
+    `y`, `h` and `weights` as in `sbfl`; a gain of zero gives the device no vote. The vote, `[M]`, is +1, -1,
+    or 0 for a tie under "zero": it estimates the sign of the summed gradient, not its size. Where no device
+    has a vote it is 0 everywhere, whatever `tie` says: no signal, no step.
 
     Example:
         >>> y = torch.tensor([[1.0, -1.0, 0.3], [0.5, -0.2, -0.1]])

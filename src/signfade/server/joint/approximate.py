@@ -1,16 +1,6 @@
 """Posterior means by expectation propagation (fast) and by Gibbs sampling (a reference with an error bar).
 
-Expectation propagation approximates `N(g; 0, C) * prod_k (exp(l_k) * 1(g_k > 0) + exp(-l_k) * 1(g_k < 0))` by
-a Gaussian, in which every likelihood is replaced by a Gaussian site. A site is set so that its Gaussian has
-the mean and variance of the true product in that one variable, given all other sites (the cavity, `N(m, v)`):
-with `z = m/sqrt(v)`, `p = 1/(1 + exp(-2*l))`, `G = phi(z) * (2*p - 1) / (p * Phi(z) + (1-p) * Phi(-z))`,
-`mean = m + sqrt(v) * G`, `variance = v * (1 - z*G - G**2)`.
-
-Sites start at the linear (Bussgang) solution and are visited one after the other. A bit that contradicts the
-others widens the posterior, and its site has a negative precision: with many weak, strongly correlated bits
-this is what keeps the answer right. It can also make the sites run away from each other; so updates are
-damped from the fourth sweep on, and a coordinate that does not settle is repeated with precisions held above
-zero.
+Both are described in docs/bfl.md, "Expectation propagation" and "Gibbs sampling".
 """
 
 from __future__ import annotations
@@ -64,20 +54,12 @@ def ep_means(
 ) -> tuple[Tensor, EPInfo]:
     """Approximate posterior means of combinations of jointly Gaussian variables seen through noisy signs.
 
-    Within 1 % of the signal's standard deviation of the exact ones for random covariances at any SNR; 2 to
-    5 % when all pairs have correlation 0.9, and 10 % at 0.99, where `factor_bfl` is exact. With two or three
-    factors and hardly anything of the devices' own (a least eigenvalue below 0.001) 1 to 5 %, but where
-    strong bits contradict each other it can be off by the signal itself: use `exact` or `gibbs`. Cost per
-    coordinate: d**3 / 6 multiplications for the last sweep and d**3 / 2 for each before; two or three sweeps.
+    Within 1 % of the signal's standard deviation of the exact ones for random covariances at any SNR, and 5 %
+    when all pairs have correlation 0.9. Where strong bits of nearly dependent variables contradict each other
+    it can be off by the signal itself. Cost: d**3 / 2 multiplications per coordinate and sweep.
 
     Arguments as in `exact_means`. `snr` `[d]` is `h**2/sigma2`, infinity if None: where the sites start. At
     most `sweeps` passes over the sites end when no mean moves by more than `tolerance` standard deviations.
-
-    Example:
-        >>> r = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
-        >>> means, info = ep_means(torch.tensor([[50.0], [50.0]]), r, torch.eye(2), tolerance=1e-6)
-        >>> [round(float(x), 2) for x in means]  # the exact value is 0.8976
-        [0.9, 0.9]
 
     Reference: Minka, Expectation propagation for approximate Bayesian inference (2001); docs/bfl.md.
     """
@@ -113,32 +95,14 @@ def ep_means(
 
 
 def gibbs_means(
-    llr: Tensor,
-    correlation: Tensor,
-    combine: Tensor,
-    *,
-    sweeps: int = 2000,
-    seed: int = 0,
+    llr: Tensor, correlation: Tensor, combine: Tensor, *, sweeps: int = 2000, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Sampled posterior means of combinations of jointly Gaussian variables seen through noisy signs.
 
-    Slow, unbiased in the long run, with its standard error: a reference. Eight chains per coordinate from
-    different starts, a fifth of their sweeps discarded, the rest in 32 batches whose spread gives the
-    standard error; the chains' spread where that is significantly larger. A coordinate's chains depend on the
-    seed and its place alone. `sweeps` are visits to every variable, over all chains, at least 40.
-
-    `g = L z`, `L L^T = C`, `z ~ N(0, I)` with as many entries as C has rank. Along any line in z the prior is
-    normal and the likelihood constant between the places where a sign changes: the place is drawn from its
-    conditional distribution in closed form, and no step is rejected. The lines are those that move one
-    variable alone, where C leaves it room, and eigenvectors of C, along which near copies move together. The
-    signs depend on the direction of z alone, so its length is drawn anew in every sweep; and `-z` is as
-    likely as z but for the bits, so the side is drawn too.
-
-    Example:
-        >>> r = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
-        >>> mean, error = gibbs_means(torch.tensor([[50.0], [50.0]]), r, torch.eye(2), sweeps=5000)
-        >>> bool(((mean - 0.8976).abs() < 4 * error).all()), bool((error < 0.02).all())
-        (True, True)
+    Eight chains per coordinate from different starts, a fifth of their sweeps discarded, the rest in 32
+    batches whose spread gives the standard error; the chains' spread where that is significantly larger. A
+    coordinate's chains depend on the seed and its place alone. `sweeps` are visits to every variable, over
+    all chains, at least 40; other arguments as in `exact_means`.
     """
     llr, correlation, combine, _ = merge_copies(llr, correlation, combine)
     devices, size = llr.shape

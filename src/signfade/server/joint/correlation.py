@@ -1,14 +1,10 @@
 """The correlation between devices, learned from what the server receives anyway: no uplink bit is spent.
 
-Signal model: `y_k = h_k * s_k + n_k`, `s_k = sign(g_k - mean_k)`, real noise `n_k ~ N(0, sigma2_k)`. For
-jointly Gaussian gradients with correlation r the arcsine law gives
-`E[y_k * y_j] = h_k * h_j * (2/pi) * arcsin(r_kj)`: the products of received signals measure the correlation
-of the bits, `b_kj = (2/pi) * arcsin(r_kj)`, each with variance `(1 + 1/gamma_k) * (1 + 1/gamma_j) / M`,
-`gamma = h**2/sigma2`, and `r_kj = sin(pi/2 * b_kj)`.
-
-What is measured is shrunk to a common value plus the eigenvectors above the noise. Scaled so that every
-entry has unit noise variance, the noise is a Wigner matrix: its eigenvalues end at `2*sqrt(K)`, an eigenvalue
-`e` of the truth shows up at `e + K/e`, and each entry of its eigenvector has the error variance `1/e**2`.
+For jointly Gaussian gradients with correlation r the arcsine law gives `E[y_k * y_j] = h_k * h_j * b_kj`,
+`b_kj = (2/pi) * arcsin(r_kj)`: the products of received signals measure the correlation of the bits, with
+variance `(1 + 1/gamma_k) * (1 + 1/gamma_j) / M`, `gamma = h**2/sigma2`. Scaled to unit variance the noise is
+a Wigner matrix: its eigenvalues end at `2*sqrt(K)`, an eigenvalue `e` of the truth shows up at `e + K/e`, and
+each entry of its eigenvector has the error variance `1/e**2`.
 """
 
 from __future__ import annotations
@@ -51,16 +47,11 @@ _LARGEST_BIT = 0.99
 def learn_correlation(y: Tensor, h: Tensor, sigma2: Tensor) -> Tensor:
     """Estimate the correlation between the devices' gradients from one round's received signals.
 
-    1. `b_kj = mean_m(y_k * y_j) / (h_k * h_j)`; scaled by `1/sqrt(1 + 1/gamma)` on both sides all entries
-       have the noise variance 1/M.
-    2. One correlation common to all pairs, shrunk by its known variance.
-    3. What it leaves: eigenvalues above the edge of the noise, `2 * sqrt(K/M)`, are kept, shrunk by their
-       known bias; a device's part in a kept eigenvector is shrunk by the device's own evidence.
-    4. `r = sin(pi/2 * b)`, then the nearest eigenvalues that are positive, with a unit diagonal.
-
-    With weak evidence nothing passes 2 and 3, the result is the identity, and joint rules become `sbfl` or
-    `blmmse`. y is `[K, M]`, K up to 2000 (beyond: `learn_low_rank`); h and sigma2 are `[K]`, and a device
-    with gain zero gets the common correlation. Cost: K**2 M / 2 multiplications.
+    The measured correlations of the bits are shrunk to one that is common to all pairs, plus the eigenvectors
+    above the noise; `r = sin(pi/2 * b)` is then made positive definite. With weak evidence the result is the
+    identity, and joint rules become `sbfl` or `blmmse`. y is `[K, M]`, K up to 2000 (beyond:
+    `learn_low_rank`); h and sigma2 are `[K]`, and a device with gain zero gets the common correlation. Cost:
+    K**2 M / 2 multiplications.
 
     Example:
         >>> draw = torch.Generator().manual_seed(1)
@@ -84,12 +75,7 @@ class CorrelationState:
 
 
 def initial_correlation(population: int) -> CorrelationState:
-    """Return the state that knows nothing about `population` devices.
-
-    Example:
-        >>> initial_correlation(3).evidence.sum()
-        tensor(0.)
-    """
+    """Return the state that knows nothing about `population` devices."""
     if population < 1:
         raise ValueError(f"population must be at least 1; got {population}")
     return CorrelationState(torch.zeros(population, population), torch.zeros(population, population))

@@ -1,17 +1,8 @@
 """The posterior mean by enumeration of all sign patterns, for up to twelve dependent variables.
 
-`p(g|y) ~ N(g; 0, C) * prod_i exp(s_i * l_i)`, `s = sign(g)`: inside one orthant the likelihood is constant,
-so `E[g|y] = sum_s w_s * E[g; s] / sum_s w_s * P(s)`, `w_s = prod_i P(s_i | y_i)`. The probabilities P(s) and
-the means over orthants depend on C alone and are computed once for all coordinates.
-
-Both are expanded in products of signs. `P(s) = 2**-d * sum_T m_T * prod_{i in T} s_i` over the even subsets
-T, with `m_T = E[prod_{i in T} sign(g_i)]`; and `E[g_i; s]` likewise over the odd ones, with
-`E[g_i * prod_{j in T} sign(g_j)] = sqrt(2/pi) * sum_{j in T} r_ij * E[prod_{T without j} sign(g) | g_j = 0]`.
-
-`m_T` is `(2/pi) * arcsin(r)` for a pair. For more, let variable 0 lose its correlations, `r_0j -> t * r_0j`,
-until it is independent (m = 0). By Plackett's identity the way back is a sum of integrals over smooth
-functions, `m = sum_j (2/pi) * int_0^arcsin(r_0j) m_{T without 0, j}(given g_0 = g_j = 0) d(theta)`,
-`sin(theta) = t * r_0j`, one dimension for each two variables, by Gauss-Legendre.
+`E[g|y] = sum_s w_s * E[g; s] / sum_s w_s * P(s)`, `w_s = prod_i P(s_i | y_i)`. The probabilities P(s) of sign
+patterns and the means over their orthants depend on the covariance alone and are computed once for all
+coordinates (docs/bfl.md, "The sums over orthants").
 """
 
 from __future__ import annotations
@@ -45,20 +36,9 @@ def exact_means(llr: Tensor, correlation: Tensor, combine: Tensor) -> Tensor:
     """Exact posterior means of linear combinations of jointly Gaussian variables seen through noisy signs.
 
     Half-LLRs `llr` of the signs are `[d, N]`, N independent problems; `correlation` `[d, d]` is that of the
-    centred, unit-variance variables; `combine` `[R, d]` are the combinations wanted: `R = 1` for a weighted
-    sum, the identity for all variables. Returns `combine @ E[g | y]`, float64 `[R, N]`.
-
-    Variables that do not depend on each other are enumerated apart: only the largest group of dependent ones
-    is limited, and copies (a correlation of 1 or -1) count as one. The matrix may be singular. Where
-    `orthant_tables` gives P to 1e-5, all bits are certain and their pattern has a prior probability of P, the
-    mean is off by 1e-5/P of itself.
-
-    Example:
-        >>> certain = torch.tensor([[50.0], [50.0]])
-        >>> r = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
-        >>> exact_means(certain, r, torch.eye(2))  # E[g_1 | both positive]
-        tensor([[0.8976],
-                [0.8976]], dtype=torch.float64)
+    centred, unit-variance variables and may be singular; `combine` `[R, d]` are the combinations wanted.
+    Returns `combine @ E[g | y]`, float64 `[R, N]`. Variables that do not depend on each other are enumerated
+    apart, and copies (a correlation of 1 or -1) count as one.
 
     Reference: Section III, eq. (8), without the factorisation that follows it; docs/bfl.md.
     """
@@ -113,12 +93,10 @@ def _patterns(turns: Tensor) -> Tensor:
 def orthant_tables(correlation: Array, points: int = 4096) -> tuple[Array, Array]:
     """Return P, `[2**d]`, and the means over orthants `E[g_i; s]`, `[d, 2**d]`, of N(0, correlation).
 
-    Patterns are counted in binary, the first variable being the leading digit and 0 meaning +1.
-    No two variables may be copies of each other; otherwise the matrix may be singular.
-
-    Accuracy of P: 1e-15 for d up to 3. Up to 10, 1e-9 where the least eigenvalue is above 0.02, and 1e-5
-    where it is less or zero. From 11 on, a few 1e-3 of P itself: `points` quasi-random paths are drawn
-    through every orthant.
+    Patterns are counted in binary, the first variable being the leading digit and 0 meaning +1. No two
+    variables may be copies of each other. Accuracy of P: 1e-15 for d up to 3. Up to 10, 1e-9 where the least
+    eigenvalue is above 0.02, and 1e-5 where it is less. From 11 on, a few 1e-3 of P itself: `points`
+    quasi-random paths are drawn through every orthant.
     """
     d = len(correlation)
     least = float(np.linalg.eigvalsh(correlation)[0])

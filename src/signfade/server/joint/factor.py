@@ -1,17 +1,9 @@
 """The exact posterior mean when devices share one factor: one integral per coordinate, for any K and M.
 
-Signal model: `g_k = mean_k + shared_k * z + private_k * e_k` with z and all e_k independent N(0, 1);
-`y_k = h_k * sign(g_k - mean_k) + n_k`, real noise `n_k ~ N(0, sigma2_k)`, half-LLR `l = h*y/sigma2`. Given z
-everything is closed form: with `alpha_k = shared_k * z / private_k`, `p_k = 1/(1 + exp(-2*l_k))`,
+`g_k = mean_k + shared_k * z + private_k * e_k` with z and all e_k independent N(0, 1). Given z everything is
+closed form: with `alpha_k = shared_k * z / private_k`, half-LLR l_k, `p_k = 1/(1 + exp(-2*l_k))` and
 `Z_k = p_k * Phi(alpha_k) + (1 - p_k) * Phi(-alpha_k)`, the posterior of z is `phi(z) * prod_k Z_k(z)` and
 `E[g_k | z, y] = mean_k + shared_k * z + private_k * phi(alpha_k) * (2*p_k - 1) / Z_k`.
-
-The integral over z. All likelihoods turn at z = 0, within `private/shared`, which is 0.03 at a correlation of
-0.999; away from zero they are flat. Gauss-Hermite nodes at the mode miss such a step: with 40 of them the
-result can be off by half a standard deviation. The trapezoidal sum in u, `z = c * sinh(u)`, is as fine as the
-narrowest step near zero and coarse elsewhere, converges exponentially, and has the same nodes for all
-coordinates: Phi and phi are tabulated once, and the inner loop multiplies. Nodes far below the mode are
-skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +22,6 @@ from signfade.kernels.factor import factor_range
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server._sum import check_devices, check_symbols
 from signfade.server.joint._inputs import check_correlation, mean_term, weights_or_ones
-from signfade.server.joint.lowrank import LowRank, leading
 from signfade.uplink.channel import half_llr
 
 __all__ = ["factor_bfl", "factor_nodes", "fit_factor", "private_part"]
@@ -56,12 +47,10 @@ def factor_bfl(
 
     `ghat = sum_k alpha_k * mean_k + int p(z|y) * sum_k alpha_k * E[g_k - mean_k | z, y] dz`
 
-    Exact up to 1e-7 of the sum's standard deviation, from -60 to 60 dB and for correlations from 0 to 1 -
-    1e-8. O(Q K M) with `Q = len(factor_nodes(...)[0])`, 27 to some 150.
-
-    `shared` `[K]` is the loading on the shared factor, of either sign, `private` `[K]` the standard deviation
-    of what is the device's own; `shared**2 + private**2` is its variance. With `shared = 0` the rule is
-    `sbfl` with a Gaussian prior. Other arguments as in `sbfl`, y as symbols `[K, M]`.
+    Exact up to 1e-7 of the sum's standard deviation, from -60 to 60 dB and for correlations from 0 to
+    1 - 1e-8. `shared` `[K]` is the loading on the shared factor, of either sign, `private` `[K]` the standard
+    deviation of what is the device's own. With `shared = 0` the rule is `sbfl` with a Gaussian prior. Other
+    arguments as in `sbfl`, y as symbols `[K, M]`.
 
     Example:
         >>> one = torch.ones(2)
@@ -101,17 +90,8 @@ def factor_nodes(shared: Tensor, private: Tensor) -> tuple[Float64, Float64]:
     """Nodes z and log-weights of the integral over the shared factor, chosen for an error below 1e-7.
 
     `z = c * sinh(u)`, u equally spaced, `c` the narrowest step `private/shared` (at most 1), log-weights
-    `log(phi(z) * dz/du)` up to a constant. The spacing resolves the posterior wherever it can be narrow: K
-    devices with steps of width w make one of width `w/sqrt(K)` near zero.
-
-    Both are float64 `[Q]`; the middle node is zero.
-
-    Example:
-        >>> one = torch.ones(20)
-        >>> [len(factor_nodes(a * one, b * one)[0]) for a, b in ((0.0, 1.0), (0.5, 0.9), (1.0, 0.03))]
-        [27, 33, 69]
-
-    Reference: docs/bfl.md, "The integral of the factor rule".
+    `log(phi(z) * dz/du)` up to a constant; float64 `[Q]` each. The spacing resolves the posterior wherever it
+    can be narrow: K devices with steps of width w make one of width `w/sqrt(K)` near zero.
     """
     load, own = _loadings(shared, private, len(shared))
     steep = np.abs(load[own > 0] / own[own > 0])
@@ -128,44 +108,26 @@ def factor_nodes(shared: Tensor, private: Tensor) -> tuple[Float64, Float64]:
     return z, np.log(np.cosh(u)) - z**2 / 2
 
 
-def fit_factor(correlation: Tensor | LowRank) -> Tensor:
-    """Loadings of the one-factor correlation closest to a given one, off the diagonal.
+def fit_factor(correlation: Tensor) -> Tensor:
+    """Loadings of the one-factor correlation closest to a given one, `[K, K]`, off the diagonal.
 
     Minimises `sum_{k != j} (r_kj - a_k * a_j)**2` by filling the diagonal with `a_k**2` and taking the
-    leading eigenvector, in turn.
-
-    The loadings a are float64 `[K]`, between -0.9999 and 0.9999, with a non-negative sum. For devices of
-    standard deviation std, `shared = a * std` and `private = private_part(std, shared)`.
+    leading eigenvector, in turn. The loadings a are float64 `[K]`, between -0.9999 and 0.9999, with a
+    non-negative sum. For devices of standard deviation std, `shared = a * std` and
+    `private = private_part(std, shared)`.
 
     Example:
         >>> fit_factor(torch.tensor([[1.0, 0.4, 0.2], [0.4, 1.0, 0.2], [0.2, 0.2, 1.0]])).round(decimals=3)
         tensor([0.6320, 0.6320, 0.3160], dtype=torch.float64)
     """
-    if isinstance(correlation, LowRank):
-        return _leading_factor(correlation, torch.full((len(correlation),), 0.5).double())
-    matrix = check_correlation(correlation, len(correlation))
-    off = matrix - torch.eye(len(matrix), dtype=torch.float64)
+    devices = len(correlation)
+    matrix = check_correlation(correlation, devices)
     # The largest correlation of each device is a first guess of what it shares.
-    return _leading_factor(matrix, off.abs().amax(dim=1))
-
-
-def _leading_factor(matrix: Tensor | LowRank, filled: Tensor) -> Tensor:
-    """Fill the diagonal, take the leading eigenvector, and again, until nothing moves."""
-    devices = len(matrix)
+    filled = (matrix - torch.eye(devices, dtype=torch.float64)).abs().amax(dim=1)
     loadings = torch.zeros(devices, dtype=torch.float64)
-    for sweep in range(200 if devices > 1 else 0):
-        change = filled - 1
-        if isinstance(matrix, LowRank):
-
-            def times(x: Tensor, change: Tensor = change, low: LowRank = matrix) -> Tensor:
-                return low.times(x) + change[:, None] * x
-
-            vectors, values = leading(times, devices, 1, 8 if sweep == 0 else 3, loadings[:, None])
-            top, vector = values[0], vectors[:, 0]
-        else:
-            values, vectors = torch.linalg.eigh(matrix + torch.diag(change))
-            top, vector = values[-1], vectors[:, -1]
-        new = (vector * top.clamp_min(0.0).sqrt()).clamp(-0.9999, 0.9999)
+    for _ in range(200 if devices > 1 else 0):
+        values, vectors = torch.linalg.eigh(matrix + torch.diag(filled - 1))
+        new = (vectors[:, -1] * values[-1].clamp_min(0.0).sqrt()).clamp(-0.9999, 0.9999)
         new = new if float(new @ loadings) >= 0 else -new
         settled = float((new - loadings).abs().max()) < 1e-9
         loadings, filled = new, new.square()

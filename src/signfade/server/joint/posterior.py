@@ -1,13 +1,8 @@
 """BFL: the joint posterior mean of all devices' gradients, Section III without its factorisation.
 
 Signal model: the centred gradients `g_1 ... g_K` of one coordinate are jointly Gaussian with a covariance C
-that is the same for every coordinate (after `signfade.device.rotation` it is); `y_k = h_k * sign(g_k) + n_k`,
-real noise `n_k ~ N(0, sigma2_k)`, half-LLR `l_k = h_k * y_k / sigma2_k`. Then
-`p(g | y) ~ N(g; 0, C) * prod_k exp(sign(g_k) * l_k)`.
-
-The paper factorises `P(y_1 ... y_K | g_k)` into a product over devices, which needs g_i and g_j to be
-independent given g_k: for K > 2 that is no longer the posterior of a jointly Gaussian prior, and it is not
-used here.
+that is the same for every coordinate (after `signfade.device.rotation` it is). With half-LLRs
+`l_k = h_k * y_k / sigma2_k`, `p(g | y) ~ N(g; 0, C) * prod_k exp(sign(g_k) * l_k)`.
 """
 
 from __future__ import annotations
@@ -127,13 +122,6 @@ def gibbs_bfl(
     """`bfl` by Gibbs sampling, `[M]`, with its standard error, `[M]`.
 
     `sweeps` are visits to every variable, of which a fifth is discarded; `seed` is that of the chains.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> y = torch.tensor([[0.8, -0.4], [0.6, 0.2]])
-        >>> found, error = gibbs_bfl(y, one, one, 0 * one, torch.tensor([[1.0, 0.8], [0.8, 1.0]]))
-        >>> bool(((found - torch.tensor([1.4250, -0.2744])).abs() < 4 * error).all())
-        True
     """
     llr, correlation, combine = _problem(y, h, sigma2, mean, covariance, weights)
     centred, error = gibbs_means(llr, correlation, combine, sweeps=sweeps, seed=seed)
@@ -146,8 +134,7 @@ def device_bfl(
     """Posterior mean of one device's gradient when its *coordinates* are correlated.
 
     The same posterior with the roles changed: the M coordinates of one device, y `[M]`, are the dependent
-    variables, all seen through the same link. For small M only: twelve with `exact`, hundreds with `gibbs` or
-    `ep`. `mean` is `[M]` or one number, `covariance` `[M, M]`.
+    variables, all seen through the same link: twelve with `exact`, hundreds with `gibbs` or `ep`.
 
     Example:
         >>> covariance = torch.tensor([[1.0, 0.9], [0.9, 1.0]])

@@ -1,10 +1,8 @@
 """The best sums of one number per device when devices are correlated: one K x K solve, then a weighted sum.
 
-Signal model: `y_k = h_k * sign(g_k - mean_k) + n_k`, real noise `n_k ~ N(0, sigma2_k)`, signs of unit power,
-and the centred gradients of all devices jointly Gaussian with the same correlation matrix r for every
+The centred gradients of all devices are jointly Gaussian with the same correlation matrix r for every
 coordinate (after `signfade.device.rotation` they are). `joint_blmmse` adds up the symbols, `joint_sbfl` the
-soft bits `tanh(h*y/sigma2)`, in which a link is best summed up: almost the joint posterior, at the price of
-`sbfl`. Given the true correlation it is never worse than `sbfl` or `joint_blmmse`.
+soft bits `tanh(h*y/sigma2)`: almost the joint posterior, at the price of `sbfl`.
 """
 
 from __future__ import annotations
@@ -23,13 +21,7 @@ from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.noise import TILE
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server._sum import check_devices, check_symbols
-from signfade.server.joint._inputs import (
-    check_correlation,
-    mean_term,
-    snr_of,
-    weighted_rows,
-    weights_or_ones,
-)
+from signfade.server.joint._inputs import check_correlation, mean_term, snr_of, weighted_rows, weights_or_ones
 from signfade.server.joint.lowrank import LowRank, solve_low_rank
 from signfade.uplink import Signals, half_llr, symbols
 
@@ -153,12 +145,6 @@ def fit_joint_sbfl(
     """The K numbers of `joint_sbfl`, and by how much it shrinks the sum on average.
 
     The numbers take the place of the scales in `sbfl`; some may be negative. Arguments as in `joint_sbfl`.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> combine, gain = fit_joint_sbfl(one, one, one, torch.eye(2))
-        >>> combine, round(gain, 4)  # independent devices: the scales, (2/pi)*rho(1)
-        (tensor([1.0000, 1.0000], dtype=torch.float64), 0.3504)
 
     Reference: docs/bfl.md, "Undoing the shrinkage".
     """
