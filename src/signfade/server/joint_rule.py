@@ -50,13 +50,13 @@ def _estimate(received: Received, context: Context) -> Estimate:
         h, sigma2 = inputs.linear_link
         fit = fit_joint_blmmse(h, sigma2, *prior)
         value = joint_blmmse(received.y, h, sigma2, *known, fit)
-    elif method.joint == "soft":
-        fit = fit_joint_sbfl(inputs.h, inputs.sigma2, *prior, inputs.agreement)
-        value = joint_sbfl(received.y, inputs.h, inputs.sigma2, *known, fit=fit)
     else:
         fit = fit_joint_sbfl(inputs.h, inputs.sigma2, *prior, inputs.agreement)
-        value = _posterior_mean(method, received.y, inputs, correlation, weights)
-        value = value + inputs.weights.to(value) @ inputs.mean.to(value)
+        if method.joint == "soft":
+            value = joint_sbfl(received.y, inputs.h, inputs.sigma2, *known, fit=fit)
+        else:
+            value = _posterior_mean(method, received.y, inputs, correlation, weights)
+            value = value + inputs.weights.to(value) @ inputs.mean.to(value)
 
     def predict(truth: Truth, factor: float) -> float | None:
         if truth.correlation is None:

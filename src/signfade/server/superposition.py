@@ -9,7 +9,6 @@ coordinates share the amplitudes, so the posterior mean is one function of one n
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -176,9 +175,8 @@ class AirRule:
         key = np.array([stream_key(self._seed, "air noise", received.round)], dtype=np.uint64)
         noise = torch.from_numpy(standard_normal(key, received.size)[0])
         value = self._read(total + math.sqrt(self._variance) * noise, amplitude, received)
-        gain = 1.0
-        if self._kind != "sign" and self._method.debias:
-            gain = self._gain(received, amplitude)
+        debias = self._kind != "sign" and self._method.debias
+        gain = self._gain(received, amplitude) if debias else 1.0
         return Estimate(value, gain, None, lambda t, f: self._predict(t, received, amplitude, f))
 
     def _amplitude(self, received: Received) -> Tensor:
@@ -190,9 +188,8 @@ class AirRule:
         """Read a signal of all layers, `[M]`."""
         if self._kind == "sign":  # where nobody sends there is only noise: no step
             return superposed_vote(y) if bool(amplitude.any()) else torch.zeros_like(y)
-        ends = np.cumsum([0, *received.segments]).tolist()
-        parts = [y[first:last] for first, last in pairwise(ends)]
-        return torch.cat([self._read_layer(part, amplitude, received, s) for s, part in enumerate(parts)])
+        layers = enumerate(y.split(list(received.segments)))
+        return torch.cat([self._read_layer(part, amplitude, received, layer) for layer, part in layers])
 
     def _read_layer(self, y: Tensor, amplitude: Tensor, received: Received, layer: int) -> Tensor:
         prior = (received.layer_mean[:, layer], received.layer_scale[:, layer], received.weights)

@@ -92,12 +92,11 @@ class Reliability:
             rows = slice(start, start + step)
             y = received.signals.rows(rows) * side[rows, None].to(torch.float32)
             packed[rows] = one_bit(y, zero[: len(y)]).packed
-        gain = 1 - 2 * error_probability(received.link.snr.double())
+        gain = (1 - 2 * error_probability(received.link.snr.double())).clamp_min(_LEAST_GAIN)
         scale = received.layer_scale
         if not self._encoder.sends_scalars:  # all bits stand for the same
             scale = torch.ones_like(scale)
         who = torch.from_numpy(received.devices)
-        gain = gain.clamp_min(_LEAST_GAIN)
         return _Past(received.round, received.model, who, packed, scale.double(), gain)
 
     def _turn(
