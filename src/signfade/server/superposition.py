@@ -188,7 +188,7 @@ class AirRule:
         """Read a signal of all layers, `[M]`."""
         if self._kind == "sign":  # where nobody sends there is only noise: no step
             return superposed_vote(y) if bool(amplitude.any()) else torch.zeros_like(y)
-        layers = enumerate(y.split(list(received.segments)))
+        layers = enumerate(torch.split(y, list(received.segments)))
         return torch.cat([self._read_layer(part, amplitude, received, layer) for layer, part in layers])
 
     def _read_layer(self, y: Tensor, amplitude: Tensor, received: Received, layer: int) -> Tensor:
