@@ -160,7 +160,7 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("data.name = 'cifar'", "data.name must be one of digits, mnist"),
         ("data.name = 'idx'", "data.folder must name the folder"),
         ("method.preset = 'x'", "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'x'"),
-        ("method.aggregator = 'vote'", "method.aggregator must be one of blmmse, signsgd"),
+        ("method.aggregator = 'vote'", "method.aggregator must be one of ideal, sbfl"),
         (
             "method.scale_low = 2.0",
             "method.scale_low is no setting any more: the range of the scalars",

@@ -13,8 +13,8 @@ from signfade.device import Encoder
 from signfade.kernels import standard_normal
 from signfade.keys import stream_key, stream_keys
 from signfade.server import over_the_air
-from signfade.server.air_rule import AirRule
 from signfade.server.received import Received
+from signfade.server.superposition import AirRule
 from signfade.settings import CellSettings, MethodSettings
 from signfade.simulation import Experiment
 from signfade.simulation.synthetic import GaussianTask

@@ -13,8 +13,8 @@ import torch
 from signfade.device import Encoder
 from signfade.device.scale_range import RangeState, follow_scales
 from signfade.keys import stream_keys
-from signfade.server.coded_scalars import CodedScalars
 from signfade.server.received import Received
+from signfade.server.stages import CodedScalars
 from signfade.settings import CellSettings, MethodSettings
 from signfade.state import from_tensors, to_tensors
 from signfade.uplink import Link, PolarCode, Refined, send_coded, transmit

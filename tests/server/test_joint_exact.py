@@ -12,7 +12,7 @@ import torch
 
 from signfade.server.independent import sbfl
 from signfade.server.joint import bfl, device_bfl, exact_means, gibbs_means
-from signfade.server.joint._orthants import _sampled, orthant_tables, sign_moment
+from signfade.server.joint.exact import _sampled, orthant_tables, sign_moment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from joint_scenes import SCALE, equal, gaussian_integral, random_correlation, receive

@@ -11,7 +11,7 @@ import torch
 from scipy.special import ndtr, ndtri
 
 from signfade.kernels.quantile import normal_quantile
-from signfade.server.joint import factor_bfl, gibbs_bfl, gibbs_means
+from signfade.server.joint import approximate, factor_bfl, gibbs_bfl, gibbs_means
 
 sys.path.insert(0, str(Path(__file__).parent))
 from joint_scenes import SCALE, equal, receive
@@ -65,11 +65,13 @@ def test_two_hundred_devices_against_the_factor_rule() -> None:
     assert float(error.max()) < 0.03 * float(covariance.sum().sqrt())
 
 
-def test_chains_depend_on_seed_and_place_alone() -> None:
+def test_chains_depend_on_seed_and_place_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     llr = torch.randn(4, 30, generator=torch.Generator().manual_seed(1)).double()
     combine = torch.ones(1, 4)
-    one = gibbs_means(llr, equal(4, 0.3), combine, sweeps=100, threads=1)[0]
-    assert torch.equal(gibbs_means(llr, equal(4, 0.3), combine, sweeps=100, threads=3)[0], one)
+    monkeypatch.setattr(approximate, "available_threads", lambda: 1)
+    one = gibbs_means(llr, equal(4, 0.3), combine, sweeps=100)[0]
+    monkeypatch.setattr(approximate, "available_threads", lambda: 3)
+    assert torch.equal(gibbs_means(llr, equal(4, 0.3), combine, sweeps=100)[0], one)
     assert torch.equal(gibbs_means(llr[:, :7], equal(4, 0.3), combine, sweeps=100)[0], one[:, :7])
     assert not torch.equal(gibbs_means(llr, equal(4, 0.3), combine, sweeps=100, seed=1)[0], one)
 

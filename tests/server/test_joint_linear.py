@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.server.bussgang import blmmse
+from signfade.server import blmmse
 from signfade.server.joint import LowRank, fit_joint_blmmse, joint_blmmse
 
 K = 6

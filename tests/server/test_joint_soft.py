@@ -19,8 +19,9 @@ from signfade.server.joint import (
     fit_joint_sbfl,
     joint_blmmse,
     joint_sbfl,
+    weighted,
 )
-from signfade.server.joint.soft import _add_soft_bits, _rho
+from signfade.server.joint.weighted import _add_soft_bits, _rho
 
 sys.path.insert(0, str(Path(__file__).parent))
 from joint_scenes import SCALE, equal, random_correlation, receive
@@ -134,16 +135,20 @@ def test_bad_input_is_named() -> None:
         joint_sbfl(y * math.nan, one, one, one, one, torch.eye(2))
 
 
-def test_one_compiled_pass_gives_the_sum_of_soft_bits_on_any_number_of_threads() -> None:
+def test_one_compiled_pass_gives_the_sum_of_soft_bits_on_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     generator = torch.Generator().manual_seed(4)
     y = 3 * torch.randn(6, 1700, generator=generator)
     h, sigma2 = torch.randn(6, generator=generator), 0.1 + torch.rand(6, generator=generator)
-    combine, mean = torch.randn(6, generator=generator).double(), torch.randn(6, generator=generator)
-    whole = _add_soft_bits(y, h, sigma2, combine, mean, threads=1)
+    combine = torch.randn(6, generator=generator).double()
+    monkeypatch.setattr(weighted, "available_threads", lambda: 1)
+    whole = _add_soft_bits(y, h, sigma2, combine)
     soft = torch.tanh((h / sigma2).double()[:, None] * y.double())
     # tanh within 1.2e-7, a slope rounded to float32, the result too
-    torch.testing.assert_close(whole.double(), combine @ soft + mean.double().sum(), rtol=0, atol=6e-6)
-    assert torch.equal(_add_soft_bits(y, h, sigma2, combine, mean, threads=3), whole)
+    torch.testing.assert_close(whole.double(), combine @ soft, rtol=0, atol=6e-6)
+    monkeypatch.setattr(weighted, "available_threads", lambda: 3)
+    assert torch.equal(_add_soft_bits(y, h, sigma2, combine), whole)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -14,7 +14,7 @@ import torch
 
 from signfade.experiments.config import ConfigError, load
 from signfade.server import AGGREGATORS, Server
-from signfade.server.pilots import PilotEstimation
+from signfade.server.stages import PilotEstimation
 from signfade.settings import RunSettings
 from signfade.simulation import Experiment
 from signfade.simulation.synthetic import GaussianTask

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from signfade.device import Bits, Message, Priors
 from signfade.kernels import fused_sum
-from signfade.server import Received, Server, Truth, _sum, air_rule, coded_scalars, pilots
+from signfade.server import Received, Server, Truth, _sum, stages, superposition
 from signfade.simulation import round as round_module
 from signfade.uplink import Link, Radio, Signals, send_coded, sound
 from signfade.uplink.code import scalars_to_bits
@@ -58,9 +58,9 @@ class Veil:
         patch.setattr(Server, "step", self._stepping(Server.step))
         patch.setattr(Radio, "link", self._linking(Radio.link))
         patch.setattr(Received, "trial_stream", self._trying(Received.trial_stream))
-        patch.setattr(pilots, "sound", self._sound)
-        patch.setattr(coded_scalars, "send_coded", self._send_coded)
-        patch.setattr(air_rule, "fused_sum", self._add_in_the_air)
+        patch.setattr(stages, "sound", self._sound)
+        patch.setattr(stages, "send_coded", self._send_coded)
+        patch.setattr(superposition, "fused_sum", self._add_in_the_air)
 
     def _noise(self, like: Tensor) -> Tensor:
         return torch.from_numpy(self._random.uniform(0.5, 2.0, tuple(like.shape))).to(like.dtype)

@@ -11,8 +11,7 @@ import torch
 
 from signfade.device import Encoder, make_packet
 from signfade.experiments.metrics import BIT_KEYS
-from signfade.server import AGGREGATORS
-from signfade.server import pilots as pilots_module
+from signfade.server import AGGREGATORS, stages
 from signfade.settings import CellSettings, MethodSettings
 from signfade.simulation import Experiment
 from signfade.uplink import Sounding, sound
@@ -94,7 +93,7 @@ def test_pilots_are_symbols(pilots: int, modulation: str, monkeypatch: pytest.Mo
         soundings.append(sound(*given))
         return soundings[-1]
 
-    monkeypatch.setattr(pilots_module, "sound", spy)
+    monkeypatch.setattr(stages, "sound", spy)
     cell = {"cell__csi": "pilot", "cell__pilots": pilots, "cell__modulation": modulation}
     first, plain = (Experiment(settings(**changes)).advance() for changes in (cell, {}))
     (sounding,) = soundings

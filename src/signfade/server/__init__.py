@@ -5,11 +5,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
-from signfade.server.bussgang import blmmse, blmmse_covariance
+from signfade.server._sum import detect
+from signfade.server.aggregators import AGGREGATORS, Aggregator
 from signfade.server.core import Server, ServerMemory, Stage
-from signfade.server.flipped import flipped_link, flipped_llr
-from signfade.server.independent import SBFLNetwork, high_snr, ideal, sbfl, zero_forcing
+from signfade.server.independent import (
+    SBFLNetwork,
+    blmmse,
+    blmmse_covariance,
+    high_snr,
+    ideal,
+    sbfl,
+    zero_forcing,
+)
 from signfade.server.joint import (
     CorrelationState,
     LowRank,
@@ -28,7 +35,8 @@ from signfade.server.joint import (
     private_part,
     smooth_correlation,
 )
-from signfade.server.received import Devices, Estimate, Received, Truth
+from signfade.server.joint_inputs import flipped_link, flipped_llr
+from signfade.server.received import Context, Devices, Estimate, Received, Truth
 from signfade.server.reliability import ReliabilityState, gather_evidence, initial_reliability, update_trust
 from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
 from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
@@ -40,7 +48,7 @@ from signfade.server.update import (
     momentum_update,
     sign_downlink_update,
 )
-from signfade.server.vote import break_ties, detect, majority_vote, sign_sum
+from signfade.server.vote import break_ties, majority_vote, sign_sum
 
 # A rule registers itself where it is defined: a new file in this folder is all it takes.
 for _module in pkgutil.iter_modules(__path__):

@@ -1,54 +1,48 @@
-"""What every aggregator shares: its input checks, and the weighted sum over devices."""
+"""What every aggregator shares: input checks, the weighted sum over devices, and its fused form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_rows, check_shape
-from signfade.device import spread
+from signfade.device import sign, spread
 from signfade.kernels import fused_sum
 from signfade.kernels.dispatch import is_compiled
 from signfade.settings import Form
-from signfade.uplink import Signals
+from signfade.uplink import Signals, symbols
 
 # A ratio y/h beyond this carries no information; the bound keeps float32 sums over many devices finite.
 LARGEST_RATIO = 1e30
 
 
-def check_received(
-    y: Tensor,
-    h: Tensor,
-    *,
-    sigma2: Tensor | None = None,
-    mean: Tensor | None = None,
-    scale: Tensor | None = None,
-    weights: Tensor | None = None,
-    form: str = "corrected",
-    name: str = "y",
-) -> None:
-    """Raise a ValueError that names the first argument that cannot be right; `name` is what y is called."""
-    check_choice("form", form, get_args(Form))
+def check_symbols(y: Tensor, name: str = "y") -> None:
+    """Raise unless y is `[K, M]` and float32 or float64: half precision overflows in a sum over devices."""
     check_rows(name, y)
-    if y.dtype not in (torch.float32, torch.float64):  # half precision overflows in a sum over devices
+    if y.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"{name} must be float32 or float64; got {y.dtype}")
-    devices, size = y.shape
-    check_finite(name, y)
-    for what, value in {"h": h, "sigma2": sigma2, "weights": weights}.items():
+
+
+def check_devices(devices: int, size: int | None = None, /, **given: Tensor | None) -> None:
+    """Raise unless what is given of K devices is finite and `[K]`; mean and scale may also be `[K, size]`."""
+    for name, value in given.items():
         if value is not None:
-            check_shape(what, value, (devices,))
-            check_finite(what, value)
-    for what, value in {"mean": mean, "scale": scale}.items():
-        if value is not None:
-            check_shape(what, value, (devices,), (devices, size))
-            check_finite(what, value)
-    if sigma2 is not None:
-        check_positive("sigma2", sigma2, zero=True)
-    if scale is not None:
-        check_positive("scale", scale, zero=True)
+            wide = size is not None and name in ("mean", "scale")
+            check_shape(name, value, (devices,), *([(devices, size or 0)] if wide else []))
+            check_finite(name, value)
+            if name in ("sigma2", "scale", "amplitude"):
+                check_positive(name, value, zero=True)
+
+
+def check_received(y: Tensor, h: Tensor, *, form: str = "corrected", **given: Tensor | None) -> None:
+    """Raise a ValueError that names the first argument that cannot be right."""
+    check_choice("form", form, get_args(Form))
+    check_symbols(y)
+    check_finite("y", y)
+    check_devices(*y.shape, h=h, **given)
 
 
 def column(value: Tensor, like: Tensor) -> Tensor:
@@ -60,14 +54,50 @@ def column(value: Tensor, like: Tensor) -> Tensor:
 def weighted_sum(mean: Tensor, centred: Tensor, weights: Tensor | None) -> Tensor:
     """Return `sum_k alpha_k * (mean_k + centred_k)`, `[M]`."""
     total = column(mean, centred) + centred
-    if weights is None:
-        return total.sum(dim=0)
-    return torch.mv(total.T, weights.to(total))
+    return total.sum(dim=0) if weights is None else torch.mv(total.T, weights.to(total))
 
 
-def by_layer(value: Tensor, segments: Sequence[int] | None) -> Tensor:
-    """Turn numbers of S layers, `[K, S]`, into one per coordinate, `[K, M]`; leave others alone."""
-    return value if segments is None else spread(value, segments)
+def detect(y: Tensor, h: Tensor) -> Tensor:
+    """Maximum-likelihood detection of the sent bits, `sign(y / h)`, from symbols `[K, M]` and gains `[K]`.
+
+    The result, `[K, M]`, is +1 or -1, and 0 for a device with `h = 0`, which has no say.
+
+    Example:
+        >>> detect(torch.tensor([[0.2, -0.1, 0.0]]), torch.tensor([-2.0]))
+        tensor([[-1.,  1.,  1.]])
+
+    Reference: Section II, the detector before the vote.
+    """
+    check_received(y, h)
+    side = column(h, y).sign()  # y * sign(h) has the sign of y / h, without its overflow
+    return sign(y * side) * side.abs()
+
+
+def add_up(
+    rule: str,
+    read: Callable[[Tensor], Tensor],
+    y: Tensor | Signals,
+    h: Tensor,
+    sigma2: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
+    weights: Tensor | None,
+    form: str = "corrected",
+    segments: Sequence[int] | None = None,
+) -> Tensor:
+    """Return `sum_k alpha_k * (mean_k + scale_k * read(y)_k)`, `[M]`.
+
+    Lazy signals are added up by the fused kernel of this rule's name; symbols `[K, M]` by plain torch, on any
+    device.
+    """
+    total = fused(rule, y, h, sigma2, mean, scale, weights, form, segments)
+    if total is not None:
+        return total
+    y = symbols(y)
+    if segments is not None:
+        mean, scale = spread(mean, segments), spread(scale, segments)
+    check_received(y, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form)
+    return weighted_sum(mean, column(scale, y) * read(y), weights)
 
 
 def fused(
@@ -86,21 +116,8 @@ def fused(
         return None
     if any(value is not None and value.ndim == 2 for value in (mean, scale)) and segments is None:
         return None
-    known = None
-    if h is not y.link.h or (sigma2 is not None and sigma2 is not y.link.sigma2):
-        known = (h, y.link.sigma2 if sigma2 is None else sigma2)
-    bits, link = y.bits, y.link
-    return fused_sum(
-        rule,
-        bits.packed,
-        bits.size,
-        link.h,
-        link.sigma2,
-        mean,
-        scale,
-        weights,
-        y.keys,
-        form=form,
-        segments=segments,
-        known=known,
-    )
+    bits, link, known = y.bits, y.link, None
+    if h is not link.h or (sigma2 is not None and sigma2 is not link.sigma2):
+        known = (h, link.sigma2 if sigma2 is None else sigma2)
+    sent, prior = (bits.packed, bits.size, link.h, link.sigma2), (mean, scale, weights)
+    return fused_sum(rule, *sent, *prior, y.keys, form=form, segments=segments, known=known)

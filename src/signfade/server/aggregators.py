@@ -12,107 +12,32 @@ from torch import Tensor
 from signfade import theory
 from signfade.device.compressors import COMPRESSORS
 from signfade.registry import Registry, is_import_path, user_code
-from signfade.server.predict import known_gain, predicted_error, predicted_vote_error
-from signfade.server.received import Estimate, Received
-from signfade.settings import DefenceSettings, MethodSettings, RunSettings
+from signfade.server.received import Context, Estimate, Received
+from signfade.settings import RunSettings
 
-__all__ = [
-    "AGGREGATORS",
-    "Aggregator",
-    "Context",
-    "check_settings",
-    "is_vote",
-    "one_device_at_a_time",
-    "vote",
-]
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a rule may use besides what was received.
-
-    Attributes:
-        method: Section `method` of the configuration.
-        defence: Section `defence` of it.
-        memory: What the rule returned as its memory in the last round, or `Aggregator.memory` made.
-        genie: The true correlation between devices, with `method.correlation = "genie"` only.
-    """
-
-    method: MethodSettings
-    defence: DefenceSettings
-    memory: Any = None
-    genie: Tensor | None = None
+__all__ = ["AGGREGATORS", "Aggregator", "Context", "check_settings", "is_vote"]
 
 
 @dataclass(frozen=True)
 class Aggregator:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        help: One line for people.
-        estimate: From what was received to an estimate.
-        sends: What devices send: signs with means and scales, bare signs, or the gradient itself.
-        law: Name of its per-device law in `signfade.theory`, for predictions and `signfade link`; None where
-            theory has none.
-        scaled: Whether its estimate has a size; a vote has only a direction.
-        breaks_ties: Whether it takes a majority, so that `method.tie` matters.
-        over_the_air: How it reads signs that the air has added up: the posterior mean, the best linear rule,
-            or the sign; None where it cannot.
-        needs_correlation: Whether the true correlation between devices is wanted for its prediction even
-            without a rotation.
-        memory: From the number of devices to its memory before the first round; None for rules without.
-        check: Raises a ValueError for settings it cannot follow.
-    """
-
-    help: str
+    help: str  # one line for people
     estimate: Callable[[Received, Context], Estimate]
-    sends: Literal["signs and scalars", "signs", "values"] = "signs and scalars"
-    law: theory.Rule | None = None
-    scaled: bool = True
-    breaks_ties: bool = False
+    sends: Literal["signs and scalars", "signs", "values"] = "signs and scalars"  # "values": the gradient
+    law: theory.Rule | None = None  # its name in `signfade.theory`, for predictions and `signfade link`
+    scaled: bool = True  # whether its estimate has a size; a vote has only a direction
+    breaks_ties: bool = False  # whether it takes a majority, so that `method.tie` matters
+    # How it reads signs that the air has added up; None where it cannot.
     over_the_air: Literal["posterior", "linear", "sign", "values"] | None = None
-    needs_correlation: bool = False
-    memory: Callable[[int], Any] | None = None
-    check: Callable[[RunSettings], None] = lambda settings: None
+    needs_correlation: bool = False  # whether its prediction wants the true one even without a rotation
+    memory: Callable[[int], Any] | None = None  # from the number of devices to the memory of round 0
+    check: Callable[[RunSettings], None] = lambda settings: None  # raises for settings it cannot follow
 
     @property
     def sends_scalars(self) -> bool:
         """Whether devices send means and scales."""
         return self.sends == "signs and scalars"
-
-
-def one_device_at_a_time(
-    law: theory.Rule, combine: Callable[[Received, MethodSettings], Tensor]
-) -> Callable[[Received, Context], Estimate]:
-    """Make the estimate of a rule that reads every device by itself and adds the results up.
-
-    Args:
-        law: The rule's name in `signfade.theory`.
-        combine: From what was received to the sum, `[M]`.
-    """
-
-    def estimate(received: Received, context: Context) -> Estimate:
-        method = context.method
-        return Estimate(
-            combine(received, method),
-            known_gain(law, method, received) if method.debias else 1.0,
-            predict=lambda truth, factor: predicted_error(law, method, received, truth, factor),
-        )
-
-    return estimate
-
-
-def vote(combine: Callable[[Received, MethodSettings], Tensor]) -> Callable[[Received, Context], Estimate]:
-    """Make the estimate of a majority vote; its error is that of the best multiple of it."""
-
-    def estimate(received: Received, context: Context) -> Estimate:
-        method = context.method
-        return Estimate(
-            combine(received, method),
-            predict=lambda truth, factor: predicted_vote_error(method, received, truth),
-        )
-
-    return estimate
 
 
 def _adopt(path: str, function: Callable[..., Any]) -> Aggregator:
@@ -143,40 +68,37 @@ def check_settings(settings: RunSettings) -> None:
     """Raise a ValueError for settings that the chosen rule cannot follow."""
     import signfade.server  # noqa: F401 - late: its modules register the rules
 
-    method, cell, defence = settings.method, settings.cell, settings.defence
-    name = method.aggregator
+    method, defence, name = settings.method, settings.defence, settings.method.aggregator
     # A user's rule is loaded when the run begins, so that reading a file of settings runs no code of others.
     rule = _adopt(name, lambda received: None) if is_import_path(name) else AGGREGATORS.find(name)
     if method.compressor != "auto" and rule.sends != "values":
         raise ValueError(
-            f'method.compressor must be "auto" with {method.aggregator}, which reads one bit per weight; '
+            f'method.compressor must be "auto" with {name}, which reads one bit per weight; '
             "set method.aggregator to ideal for a digital message"
         )
     COMPRESSORS.check(method.compressor)
     if rule.sends == "values":
         for key in ("error_feedback", "sign_noise", "flip"):
             if getattr(method, key) > 0:
-                raise ValueError(f"method.{key} must be 0 with {method.aggregator}, which sends no bits")
+                raise ValueError(f"method.{key} must be 0 with {name}, which sends no bits")
         if settings.attack.kind != "none":
-            raise ValueError(f'attack.kind must be "none" with {method.aggregator}, the honest sum')
+            raise ValueError(f'attack.kind must be "none" with {name}, the honest sum')
         for key in ("bound_scales", "reliability"):
             if getattr(defence, key):
-                raise ValueError(f"defence.{key} must be false with {method.aggregator}, the honest sum")
+                raise ValueError(f"defence.{key} must be false with {name}, the honest sum")
     if rule.sends == "signs":
         if method.error_feedback > 0:
             raise ValueError(
-                f"method.error_feedback must be 0 with {method.aggregator}: bits without a scale lose no size"
+                f"method.error_feedback must be 0 with {name}: bits without a scale lose no size"
             )
         if defence.bound_scales:
-            raise ValueError(
-                f"defence.bound_scales must be false with {method.aggregator}, whose devices send no scales"
-            )
-    if cell.access == "over_the_air":
+            raise ValueError(f"defence.bound_scales must be false with {name}, whose devices send no scales")
+    if settings.cell.access == "over_the_air":
         if rule.over_the_air is None:
-            able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.over_the_air)
+            able = ", ".join(other for other, entry in AGGREGATORS.items() if entry.over_the_air)
             raise ValueError(
                 f'method.aggregator must be one of {able} with cell.access = "over_the_air", where no device '
-                f"is received by itself; got {method.aggregator!r}"
+                f"is received by itself; got {name!r}"
             )
         if method.form != "corrected":
             raise ValueError('method.form must be "corrected" with cell.access = "over_the_air"')

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from signfade.device import Encoder, Message
 from signfade.keys import stream_key, stream_keys
-from signfade.server.aggregators import AGGREGATORS, Context
-from signfade.server.air_rule import AirRule
-from signfade.server.coded_scalars import CodedScalars
+from signfade.server.aggregators import AGGREGATORS
 from signfade.server.optimizer import ModelState, make_optimizer
-from signfade.server.pilots import PilotEstimation
-from signfade.server.received import Devices, Estimate, Received
-from signfade.server.scalar_bounds import BoundScalars, FollowScales
+from signfade.server.received import Context, Devices, Estimate, Received
+from signfade.server.stages import BoundScalars, CodedScalars, FollowScales, PilotEstimation
+from signfade.server.superposition import AirRule
 from signfade.server.turning import Reliability
 from signfade.settings import RunSettings
 from signfade.uplink import Link, make_radio, transmit
@@ -43,25 +41,15 @@ class Stage(Protocol):
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """Everything the server remembers between rounds.
+    """Everything the server remembers between rounds."""
 
-    Attributes:
-        round: Number of rounds done.
-        model: The weights and the optimiser's state.
-        rule: What the aggregator remembers.
-        stages: The stages' states by name.
-        sent: Bits on the uplink so far.
-        downlink_bits: Bits on the downlink so far.
-        channel_uses: Symbols on the uplink so far.
-    """
-
-    round: int
-    model: ModelState
-    rule: Any
-    stages: dict[str, Any]
-    sent: UplinkBits = field(default_factory=UplinkBits)
-    downlink_bits: int = 0
-    channel_uses: int = 0
+    round: int  # number of rounds done
+    model: ModelState  # the weights and the optimiser's state
+    rule: Any  # what the aggregator remembers
+    stages: dict[str, Any]  # the stages' states by name
+    sent: UplinkBits = field(default_factory=UplinkBits)  # bits on the uplink so far
+    downlink_bits: int = 0  # so far
+    channel_uses: int = 0  # symbols on the uplink so far
 
     @property
     def weights(self) -> Tensor:
@@ -70,21 +58,11 @@ class ServerMemory:
 
 
 class Server:
-    """What a base station does in a round.
+    """What a base station does in a round: transmit (in a simulation), aggregate, step.
 
-    Args:
-        settings: All of the run.
-        layers: Lengths of the model's layers.
-        population: Number of devices in the cell.
-        unit: What the learning rate is measured in.
-        buffer_bits: Bits of the model's buffers, which devices send in full.
-
-    Attributes:
-        aggregator: The rule's entry in the registry.
-        radio: Where the devices are and how their links fade.
-
-    Raises:
-        ValueError: Settings that do not fit each other.
+    `layers` are the lengths of the model's layers, `population` is the number of devices in the cell, `unit`
+    what the learning rate is measured in. `buffer_bits` is what the model's buffers need, which devices send
+    in full.
     """
 
     def __init__(
@@ -138,11 +116,9 @@ class Server:
     def encoder(self, memory: ServerMemory) -> Encoder:
         """Return the device's half of the method, with the range that this round's broadcast names."""
         scale_range = memory.stages.get(FollowScales.name)
-        return (
-            self._encoder
-            if scale_range is None
-            else replace(self._encoder, exponents=tuple(scale_range.exponents))
-        )
+        if scale_range is None:
+            return self._encoder
+        return replace(self._encoder, exponents=tuple(scale_range.exponents))
 
     def rotation_key(self, round: int) -> int:
         """Return the key of the rotation that all devices use in a round."""
@@ -160,13 +136,8 @@ class Server:
     ) -> Received:
         """Let a message pass through the air.
 
-        Args:
-            memory: The server's.
-            message: What the devices send.
-            devices: Who sends, ascending, `[K]`.
-            weights: `alpha_k`, `[K]`.
-            link: The round's links; drawn from the cell if None.
-            fresh: Whose gradient is at the round's weights, `[K]`; all if None.
+        `devices` are those that send, ascending, and `weights` their `alpha_k`, `[K]` each. The links are
+        drawn from the cell if `link` is None; `fresh` tells whose gradient is at the round's weights.
         """
         t, seed = memory.round, self.settings.seed
         link = self.radio.link(devices, t) if link is None else link
@@ -191,13 +162,8 @@ class Server:
     ) -> tuple[ServerMemory, Estimate, dict[str, Any]]:
         """Estimate the weighted sum of the gradients.
 
-        Args:
-            memory: The server's. Not modified.
-            received: What arrived.
-            genie: The true correlation between devices; used with `method.correlation = "genie"` only.
-
-        Returns:
-            The new memory, the estimate `[M]` with the error to expect, and what the metrics say.
+        Returns the new memory, the estimate `[M]` with the error to expect, and what the metrics say. Only
+        `method.correlation = "genie"` uses `genie`, the true correlation between devices.
         """
         method, stages = self.settings.method, dict(memory.stages)
         metrics: dict[str, Any] = {"snr_db": self._snr_quantiles(received)}
@@ -231,15 +197,10 @@ class Server:
         before: ServerMemory,
         digital_bits: int | None = None,
     ) -> ServerMemory:
-        """Step along the estimate, end the round, and count what was sent.
+        """Step along the estimate, end the round, and count what so many devices sent.
 
-        Args:
-            memory: After the aggregation.
-            estimate: `[M]`.
-            devices: How many sent.
-            before: The memory that the round began with, which says how the scalars were sent.
-            digital_bits: What all devices sent as digital messages, where the rule is given numbers; 32 bits
-                per weight and device if None.
+        `before` is the memory that the round began with, which says how the scalars were sent. `digital_bits`
+        is what all devices sent as digital messages, where the rule is given numbers; None is 32 bits each.
         """
         encoder, cell = self.encoder(before), self.settings.cell
         moved = self.settings.server.downlink == "full" or bool(estimate.any())

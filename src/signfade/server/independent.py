@@ -1,4 +1,4 @@
-"""The posterior mean of the summed gradient, coordinate by coordinate, and its two limits.
+"""Rules that read every device by itself: the posterior mean, the best linear rule, and their limits.
 
 Signal model: device k sends `s_k = sign(g_k - mean_k)`, the server receives `y_k = h_k * s_k + n_k` with real
 noise `n_k ~ N(0, sigma2_k)` and knows `h_k` and `sigma2_k`. For any prior symmetric about its mean,
@@ -7,27 +7,31 @@ noise `n_k ~ N(0, sigma2_k)` and knows `h_k` and `sigma2_k`. For any prior symme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from signfade._check import check_rows, check_shape
+from signfade._check import check_choice, check_finite, check_rows, check_shape
 from signfade.server._sum import (
     LARGEST_RATIO,
-    by_layer,
+    add_up,
+    check_devices,
     check_received,
+    check_symbols,
     column,
-    fused,
+    detect,
     weighted_sum,
 )
-from signfade.server.aggregators import AGGREGATORS, Aggregator, Context, one_device_at_a_time
-from signfade.server.received import Estimate, Received
-from signfade.server.vote import detect
+from signfade.server.aggregators import AGGREGATORS, Aggregator
+from signfade.server.predict import one_device_at_a_time
+from signfade.server.received import Context, Estimate, Received
 from signfade.settings import Form, MethodSettings
-from signfade.uplink import Signals, half_llr, symbols
+from signfade.uplink import Signals, half_llr
 
-__all__ = ["SBFLNetwork", "high_snr", "ideal", "sbfl", "zero_forcing"]
+__all__ = ["SBFLNetwork", "blmmse", "blmmse_covariance", "high_snr", "ideal", "sbfl", "zero_forcing"]
 
 
 def sbfl(
@@ -46,8 +50,7 @@ def sbfl(
 
     Args:
         y: Received signals from `uplink.transmit`, or symbols `[K, M]`.
-        h: Channel gains as the server knows them, `[K]`. A gain of zero gives the device no say beyond its
-            mean.
+        h: Channel gains as the server knows them, `[K]`. A device with gain zero adds only its mean.
         sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
         mean: Mean of each device's gradient, `[K]` or `[K, M]`; with segments `[K, S]`.
         scale: `E|g - mean|` of each device, in the shape of the mean.
@@ -65,18 +68,51 @@ def sbfl(
         >>> sbfl(y, h=one, sigma2=one, mean=0 * one, scale=one)
         tensor([ 1.0076, -0.7340])
 
-    Reference:
-        Propositions 1 and 3; docs/errata.md for the factor two.
+    Reference: Propositions 1 and 3; docs/errata.md for the factor two.
     """
-    total = fused("sbfl", y, h, sigma2, mean, scale, weights, form, segments)
-    if total is not None:
-        return total
-    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
-    check_received(y, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form)
-    llr = half_llr(y, h, sigma2)
-    if form == "published":
-        llr = 2 * llr
-    return weighted_sum(mean, column(scale, y) * torch.tanh(llr), weights)
+
+    def soft_bits(y: Tensor) -> Tensor:
+        llr = half_llr(y, h, sigma2)
+        return torch.tanh(2 * llr if form == "published" else llr)
+
+    return add_up("sbfl", soft_bits, y, h, sigma2, mean, scale, weights, form, segments)
+
+
+def blmmse(
+    y: Tensor | Signals,
+    h: Tensor,
+    sigma2: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weights: Tensor | None = None,
+    form: Form = "corrected",
+    segments: Sequence[int] | None = None,
+) -> Tensor:
+    """Bussgang-based linear minimum-MSE aggregation for iid coordinates.
+
+    `ghat = sum_k alpha_k * (mean_k + scale_k * h_k * y_k / (h_k**2 + sigma2_k))`
+
+    Linear in y, so it is cheaper than `sbfl` in hardware and a little worse: it cannot saturate when the
+    noise is small. Arguments and shapes as in `sbfl`; the `"published"` form has `(2/pi) * h**2 + sigma2` in
+    the denominator, against the paper's own proof, where the bits have autocorrelation I.
+
+    Example:
+        >>> one = torch.ones(1)
+        >>> blmmse(torch.tensor([[0.8, -0.4]]), h=one, sigma2=one, mean=0 * one, scale=one)
+        tensor([ 0.4000, -0.2000])
+
+    Reference: Section IV-B.1, Proposition 2; docs/errata.md.
+    """
+
+    def linear(y: Tensor) -> Tensor:
+        bits_power = 2 / math.pi if form == "published" else 1.0
+        gain, noise = h.double(), sigma2.double()
+        power = bits_power * gain**2 + noise
+        slope = torch.where(power == 0, torch.zeros_like(power), gain / power)
+        largest = torch.finfo(y.dtype).max  # a vanishing gain without noise has a slope beyond float32
+        return (column(slope.clamp(-largest, largest), y) * y).clamp_(-LARGEST_RATIO, LARGEST_RATIO)
+
+    return add_up("blmmse", linear, y, h, sigma2, mean, scale, weights, form, segments)
 
 
 def high_snr(
@@ -89,23 +125,16 @@ def high_snr(
 ) -> Tensor:
     """The limit of `sbfl` for vanishing noise: a weighted sum of the detected signs.
 
-    `ghat = sum_k alpha_k * (mean_k + scale_k * sign(y_k / h_k))`
-
-    Arguments and shapes as in `sbfl`.
+    `ghat = sum_k alpha_k * (mean_k + scale_k * sign(y_k / h_k))`. Arguments and shapes as in `sbfl`.
 
     Example:
         >>> high_snr(torch.tensor([[0.9, -1.2]]), torch.tensor([-1.0]), torch.zeros(1), torch.ones(1))
         tensor([-1.,  1.])
 
-    Reference:
-        Corollary 1, first limit.
+    Reference: Corollary 1, first limit.
     """
-    total = fused("high_snr", y, h, None, mean, scale, weights, segments=segments)
-    if total is not None:
-        return total
-    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
-    check_received(y, h, mean=mean, scale=scale, weights=weights)
-    return weighted_sum(mean, column(scale, y) * detect(y, h), weights)
+    signs = partial(detect, h=h)
+    return add_up("high_snr", signs, y, h, None, mean, scale, weights, segments=segments)
 
 
 def zero_forcing(
@@ -118,46 +147,79 @@ def zero_forcing(
 ) -> Tensor:
     """Divide the channel out: the limit of `blmmse` for vanishing noise, used whatever the noise is.
 
-    `ghat = sum_k alpha_k * (mean_k + scale_k * y_k / h_k)`
-
-    Its error over Gaussian fading has no finite mean: a device in a deep fade drowns the others.
-    Arguments and shapes as in `sbfl`; a gain of exactly zero gives the device no say beyond its mean.
+    `ghat = sum_k alpha_k * (mean_k + scale_k * y_k / h_k)`. Arguments and shapes as in `sbfl`. Its error over
+    Gaussian fading has no finite mean: a device in a deep fade drowns the others.
 
     Example:
         >>> zero_forcing(torch.tensor([[0.5, -1.0]]), torch.tensor([0.5]), torch.zeros(1), torch.ones(1))
         tensor([ 1., -2.])
 
-    Reference:
-        Corollary 1, second limit.
+    Reference: Corollary 1, second limit.
     """
-    total = fused("zero_forcing", y, h, None, mean, scale, weights, segments=segments)
-    if total is not None:
-        return total
-    y, mean, scale = symbols(y), by_layer(mean, segments), by_layer(scale, segments)
-    check_received(y, h, mean=mean, scale=scale, weights=weights)
-    gain = column(h, y)
-    ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain).clamp(-LARGEST_RATIO, LARGEST_RATIO)
-    return weighted_sum(mean, column(scale, y) * ratio, weights)
+
+    def divided(y: Tensor) -> Tensor:
+        gain = column(h, y)
+        ratio = torch.where(gain == 0, torch.zeros_like(y), y / gain)
+        return ratio.clamp(-LARGEST_RATIO, LARGEST_RATIO)
+
+    return add_up("zero_forcing", divided, y, h, None, mean, scale, weights, segments=segments)
 
 
 def ideal(g: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The true weighted sum of the gradients: what no radio gives, and the bound for every rule.
-
-    Args:
-        g: Gradients, `[K, M]`.
-        weights: `alpha_k`, `[K]`; ones if None.
-
-    Returns:
-        `sum_k alpha_k * g_k`, `[M]`.
+    """The true weighted sum `sum_k alpha_k * g_k` of gradients `[K, M]`: the bound for every rule.
 
     Example:
         >>> ideal(torch.tensor([[1.0, 2.0], [3.0, -2.0]]), weights=torch.tensor([0.5, 0.5]))
         tensor([2., 0.])
     """
-    check_rows("g", g)
-    devices = torch.zeros(g.shape[:1], dtype=g.dtype, device=g.device)
-    check_received(g, devices, weights=weights, name="g")
-    return weighted_sum(devices, g, weights)
+    check_symbols(g, "g")
+    check_finite("g", g)
+    check_devices(len(g), weights=weights)
+    return weighted_sum(g.new_zeros(len(g)), g, weights)
+
+
+def blmmse_covariance(
+    y: Tensor, h: Tensor, sigma2: Tensor, mean: Tensor, covariance: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """Linear minimum-MSE aggregation when the coordinates of a device are correlated.
+
+    `ghat_k = mean_k + h_k * S_k B_k^T (h_k**2 * T_k + sigma2_k * I)^-1 y_k`, with the Bussgang gain
+    `B_k = sqrt(2/pi) * diag(S_k)^-1/2` and, by the arcsine law, the autocorrelation of the bits
+    `T_k = (2/pi) * arcsin(diag(S_k)^-1/2 S_k diag(S_k)^-1/2)`. `covariance` `[K, M, M]` holds the `S_k` of
+    Gaussian gradients: for small M only. Other arguments as in `sbfl`.
+
+    Example:
+        >>> one = torch.ones(1)
+        >>> covariance = torch.tensor([[[1.0, 0.9], [0.9, 1.0]]])
+        >>> blmmse_covariance(torch.tensor([[0.8, 0.0]]), one, one, 0 * one, covariance)
+        tensor([0.2483, 0.1987])
+
+    Reference: Section IV-B.1, the general BLMMSE estimator.
+    """
+    check_received(y, h, sigma2=sigma2, mean=mean, weights=weights)
+    devices, size = y.shape
+    check_shape("covariance", covariance, (devices, size, size))
+    check_finite("covariance", covariance)
+    if size == 0:
+        return weighted_sum(mean, y, weights)
+    if not torch.allclose(covariance, covariance.mT, rtol=1e-4, atol=0):
+        raise ValueError("covariance must be symmetric for every device")
+    s = covariance.double()
+    std = s.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
+    if bool((std == 0).any()):
+        raise ValueError("covariance must have a positive diagonal")
+    if bool((torch.linalg.eigvalsh(s)[:, 0] < -1e-6 * std.square().amax(dim=1)).any()):
+        raise ValueError("covariance must be positive semidefinite for every device")
+    correlation = (s / std.unsqueeze(2) / std.unsqueeze(1)).clamp(-1, 1)
+    bits = (2 / math.pi) * torch.asin(correlation)
+    gain, noise = h.double().reshape(-1, 1, 1), sigma2.double().reshape(-1, 1, 1)
+    power = gain**2 + noise
+    unit = torch.where(power == 0, torch.ones_like(power), power)  # a vanishing gain would underflow
+    received = gain**2 / unit * bits + noise / unit * torch.eye(size, dtype=torch.float64)
+    # Least squares rather than inverse: a noiseless or silent link makes the matrix singular.
+    whitened = torch.linalg.pinv(received, hermitian=True) @ y.double().unsqueeze(2)
+    cross = gain / unit * math.sqrt(2 / math.pi) * s / std.unsqueeze(1)
+    return weighted_sum(mean, (cross @ whitened).squeeze(2).to(y), weights)
 
 
 class SBFLNetwork(nn.Module):
@@ -165,15 +227,8 @@ class SBFLNetwork(nn.Module):
 
     The first layer scales each device's signal by `h_k / sigma2_k` and applies tanh; the second is linear,
     with weights `alpha_k * scale_k` and bias `sum_k alpha_k * mean_k`. The parameters are ordinary
-    `nn.Parameter`s, so the network can be fine-tuned from its Bayesian initial values.
-
-    Args:
-        h: Channel gains, `[K]`.
-        sigma2: Positive variances of the real noise, `[K]`.
-        mean: Means, `[K]`.
-        scale: `E|g - mean|`, `[K]`.
-        weights: `alpha_k`, `[K]`; ones if None.
-        form: `"corrected"` or `"published"` as in `sbfl`.
+    `nn.Parameter`s, so the network can be fine-tuned from its Bayesian initial values. Arguments as in
+    `sbfl`, `[K]` each; the noise must be positive.
 
     Example:
         >>> one = torch.ones(2)
@@ -192,11 +247,10 @@ class SBFLNetwork(nn.Module):
         form: Form = "corrected",
     ) -> None:
         super().__init__()
+        check_choice("form", form, ("corrected", "published"))
         check_rows("h", h, "[K]")
-        check_shape("mean", mean, (len(h),))
-        check_shape("scale", scale, (len(h),))
-        like = torch.zeros(len(h), 0, dtype=h.dtype)
-        check_received(like, h, sigma2=sigma2, mean=mean, scale=scale, weights=weights, form=form, name="h")
+        check_symbols(h.unsqueeze(1), "h")
+        check_devices(len(h), h=h, sigma2=sigma2, mean=mean, scale=scale, weights=weights)
         if bool((sigma2 == 0).any()):
             raise ValueError("sigma2 must be positive for a network: a noiseless link has an infinite weight")
         alpha = torch.ones_like(h) if weights is None else weights.to(h)
@@ -218,18 +272,19 @@ class SBFLNetwork(nn.Module):
         return estimate
 
 
-def _sbfl(r: Received, method: MethodSettings) -> Tensor:
-    h, sigma2 = r.device_link.h, r.device_link.sigma2
-    prior = (r.layer_mean, r.device_scale, r.weights)
-    return sbfl(r.signals, h, sigma2, *prior, method.form, r.segments)
+def _given_noise(rule: Callable[..., Tensor]) -> Callable[[Received, MethodSettings], Tensor]:
+    def combine(r: Received, method: MethodSettings) -> Tensor:
+        prior = (r.layer_mean, r.device_scale, r.weights)
+        return rule(r.signals, r.device_link.h, r.device_link.sigma2, *prior, method.form, r.segments)
+
+    return combine
 
 
-def _high_snr(r: Received, method: MethodSettings) -> Tensor:
-    return high_snr(r.signals, r.device_link.h, r.layer_mean, r.device_scale, r.weights, r.segments)
+def _without_noise(rule: Callable[..., Tensor]) -> Callable[[Received, MethodSettings], Tensor]:
+    def combine(r: Received, method: MethodSettings) -> Tensor:
+        return rule(r.signals, r.device_link.h, r.layer_mean, r.device_scale, r.weights, r.segments)
 
-
-def _zero_forcing(r: Received, method: MethodSettings) -> Tensor:
-    return zero_forcing(r.signals, r.device_link.h, r.layer_mean, r.device_scale, r.weights, r.segments)
+    return combine
 
 
 def _not_received(received: Received, context: Context) -> Estimate:
@@ -250,16 +305,25 @@ AGGREGATORS.add(
     "sbfl",
     Aggregator(
         help="posterior mean, device by device: the paper's scalable rule",
-        estimate=one_device_at_a_time("sbfl", _sbfl),
+        estimate=one_device_at_a_time("sbfl", _given_noise(sbfl)),
         law="sbfl",
         over_the_air="posterior",
+    ),
+)
+AGGREGATORS.add(
+    "blmmse",
+    Aggregator(
+        help="the best linear rule, device by device: cheaper than sbfl and a little worse",
+        estimate=one_device_at_a_time("blmmse", _given_noise(blmmse)),
+        law="blmmse",
+        over_the_air="linear",
     ),
 )
 AGGREGATORS.add(
     "high_snr",
     Aggregator(
         help="sbfl's limit for vanishing noise: hard decisions, weighted by the scales",
-        estimate=one_device_at_a_time("high_snr", _high_snr),
+        estimate=one_device_at_a_time("high_snr", _without_noise(high_snr)),
         law="high_snr",
     ),
 )
@@ -267,7 +331,7 @@ AGGREGATORS.add(
     "zero_forcing",
     Aggregator(
         help="blmmse's limit for vanishing noise: divide the channel out",
-        estimate=one_device_at_a_time("zero_forcing", _zero_forcing),
+        estimate=one_device_at_a_time("zero_forcing", _without_noise(zero_forcing)),
         law="zero_forcing",
     ),
 )

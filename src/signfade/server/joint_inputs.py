@@ -1,10 +1,10 @@
 """What a joint rule works on when bits are not quite the signs of gradients: flipped or noisy.
 
-A joint rule knows jointly Gaussian variables by signals of their signs. Where devices add noise before the
-sign, those variables are the noisy gradients, `d' = d + n` of correlation r', and the sum that is wanted is,
-but for what the signals cannot tell, another sum of theirs: `E[sum_k alpha_k d_k | d'] = sum_k alpha'_k d'_k`
-with `alpha' = C'^-1 C alpha`, `C = C' - diag(Var n)`. Where the bit agrees with the sign by c only, the link
-is another one (`signfade.server.flipped`). Both are exact.
+A bit b sent for the sign s agrees with it by `c = E[s*b]`, from -1 (always wrong, which is as good as always
+right) to 1, so `E[s | y] = c*tanh(l)`: rules that read one device at a time multiply its scale by c, joint
+rules take the bit as one received over another link. Where devices add noise before the sign, a joint rule
+knows the noisy gradients `d' = d + n`, and `E[sum_k alpha_k d_k | d'] = sum_k alpha'_k d'_k` with
+`alpha' = C'^-1 C alpha`, `C = C' - diag(Var n)`. Both are exact.
 """
 
 from __future__ import annotations
@@ -15,35 +15,69 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from signfade.server.flipped import flipped_link, flipped_llr
+from signfade._check import check_shape
 from signfade.server.joint import LowRank
 from signfade.server.received import Received
 from signfade.settings import MethodSettings
+from signfade.uplink.channel import half_llr
 
-__all__ = ["JointInputs", "make_inputs"]
+__all__ = ["JointInputs", "flipped_link", "flipped_llr", "make_inputs"]
+
+
+def flipped_link(h: Tensor, sigma2: Tensor, agreement: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gain and the noise variance of the link from s to y when the bit b agrees with s by c only.
+
+    `E[s*y] = c*h`, `Var(y) = h^2 + sigma2`: a gain `c*h` in noise of variance `sigma2 + (1 - c^2)*h^2`.
+    Linear rules see no difference (the noise is not Gaussian, but they know only moments).
+
+    Example:
+        >>> flipped_link(torch.ones(2), torch.zeros(2), torch.tensor([-1.0, 0.5]))
+        (tensor([-1.0000, 0.5000], dtype=torch.float64), tensor([0.0000, 0.7500], dtype=torch.float64))
+    """
+    c = _agreement(agreement, len(h))
+    gain = h.detach().double()
+    return c * gain, sigma2.detach().double() + (1 - c.square()) * gain.square()
+
+
+def flipped_llr(y: Tensor, h: Tensor, sigma2: Tensor, agreement: Tensor) -> Tensor:
+    """Return the half-LLR of s when the bit sent agrees with it by c only: `artanh(c*tanh(h*y/sigma2))`.
+
+    Whatever takes signals over links of gain 1 in noise of variance 1 can be given this, `[K, M]`, as its
+    signal: there a signal is its own half-LLR.
+
+    Example:
+        >>> y, one = torch.tensor([[0.7]]), torch.ones(1)
+        >>> torch.tanh(flipped_llr(y, one, one, 0.5 * one)) / torch.tanh(y)
+        tensor([[0.5000]])
+    """
+    c = _agreement(agreement, len(h)).to(y)[:, None]
+    # Beyond these limits tanh is one to the last digit, and the exponential would overflow.
+    llr = half_llr(y, h, sigma2, limit=40.0 if y.dtype == torch.float32 else 300.0)
+    size = llr.abs()
+    # artanh(c*t) = log((1 + c*t)/(1 - c*t))/2 with 1 - c*t = (1 - c) + c*(1 - t), in which nothing cancels.
+    short = (1 - c.abs()) + 2 * c.abs() / (1 + torch.exp(2 * size))
+    return c.sign() * llr.sign() * (torch.log1p(c.abs() * torch.tanh(size)) - short.log()) / 2
+
+
+def _agreement(agreement: Tensor, devices: int) -> Tensor:
+    check_shape("agreement", agreement, (devices,))
+    c = agreement.detach().double()
+    if not bool((c.abs() <= 1).all()):  # NaN compares false
+        raise ValueError(f"agreement must be from -1 to 1; its largest size is {float(c.abs().max()):g}")
+    return c
 
 
 @dataclass(frozen=True)
 class JointInputs:
-    """Links, priors and weights of K devices for a joint rule.
-
-    Attributes:
-        h: Gains as the server knows them, `[K]`.
-        sigma2: Noise variances as the server knows them, `[K]`.
-        agreement: Of the bits with the signs they stand for, `[K]`; None where they are those signs.
-        mean: Means, `[K]`.
-        scale: `E|d'|` of the variables whose signs are sent, `[K]`.
-        weights: `alpha_k` of the sum that is wanted, `[K]`.
-        kept: Correlation between a gradient and the variable whose sign is sent, 1 without noise.
-    """
+    """Links, priors and weights of K devices for a joint rule, `[K]` each, as the server knows them."""
 
     h: Tensor
     sigma2: Tensor
-    agreement: Tensor | None
+    agreement: Tensor | None  # of the bits with the signs they stand for; None where they are those signs
     mean: Tensor
-    scale: Tensor
-    weights: Tensor
-    kept: float
+    scale: Tensor  # `E|d'|` of the variables whose signs are sent
+    weights: Tensor  # `alpha_k` of the sum that is wanted
+    kept: float  # correlation between a gradient and the variable whose sign is sent, 1 without noise
 
     @property
     def linear_link(self) -> tuple[Tensor, Tensor]:
@@ -70,11 +104,7 @@ class JointInputs:
     def noisy_weights(self, correlation: Tensor | LowRank) -> tuple[Tensor, float]:
         """Return the weights on the noisy gradients and the part of the wanted sum's variance they have.
 
-        Args:
-            correlation: Between the noisy gradients, `[K, K]`.
-
-        Raises:
-            ValueError: With noise, a correlation that is not held as a matrix.
+        `correlation` `[K, K]` is the one between the noisy gradients.
         """
         if self.kept == 1:
             return self.weights, 1.0
@@ -94,12 +124,9 @@ class JointInputs:
 def make_inputs(method: MethodSettings, received: Received) -> JointInputs:
     """Return what a joint rule needs of what was received.
 
-    Args:
-        method: Section `method` of the configuration.
-        received: Its weights are already multiplied by reliabilities where these are learned. The sum that is
-            wanted is then that of what the devices claim, so weighted; the learned correlation knows their
-            bits as they are sent, flipped or not, and a device without weight still tells what the others
-            have in common with it.
+    Where reliabilities are learned, the weights are already multiplied by them, and the sum that is wanted is
+    that of what the devices claim, so weighted. The learned correlation knows their bits as they are sent,
+    flipped or not, and a device without weight still tells what the others have in common with it.
     """
     h, sigma2 = received.h, received.sigma2
     mean, scale, weights = received.mean, received.scale, received.weights

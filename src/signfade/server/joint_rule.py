@@ -10,7 +10,7 @@ from torch import Tensor
 
 from signfade import theory
 from signfade.device import sign
-from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
+from signfade.server.aggregators import AGGREGATORS, Aggregator
 from signfade.server.joint import (
     LowRank,
     bfl,
@@ -26,10 +26,9 @@ from signfade.server.joint import (
     private_part,
     smooth_correlation,
 )
-from signfade.server.joint._normal import JointFit
+from signfade.server.joint.weighted import JointFit
 from signfade.server.joint_inputs import JointInputs, make_inputs
-from signfade.server.predict import drawn_gradients, trial_moments
-from signfade.server.received import Estimate, Received, Truth
+from signfade.server.received import Context, Estimate, Received, Truth, trial_moments
 from signfade.settings import MethodSettings, RunSettings
 
 __all__ = ["PAIRED_DEVICES"]
@@ -46,20 +45,18 @@ def _estimate(received: Received, context: Context) -> Estimate:
     correlation, memory = _correlation(received, inputs, context)
     weights, part = inputs.noisy_weights(correlation)
     prior = (inputs.scale, correlation, weights)
+    known = (inputs.mean, inputs.scale, correlation, inputs.weights)
     if method.joint == "linear":
         h, sigma2 = inputs.linear_link
         fit = fit_joint_blmmse(h, sigma2, *prior)
-        value = joint_blmmse(
-            received.y, h, sigma2, inputs.mean, inputs.scale, correlation, inputs.weights, fit
-        )
-    elif method.joint == "soft":
-        fit = fit_joint_sbfl(inputs.h, inputs.sigma2, *prior, inputs.agreement)
-        known = (inputs.mean, inputs.scale, correlation, inputs.weights)
-        value = joint_sbfl(received.y, inputs.h, inputs.sigma2, *known, fit=fit)
+        value = joint_blmmse(received.y, h, sigma2, *known, fit)
     else:
         fit = fit_joint_sbfl(inputs.h, inputs.sigma2, *prior, inputs.agreement)
-        value = _posterior_mean(method, received.y, inputs, correlation, weights)
-        value = value + inputs.weights.to(value) @ inputs.mean.to(value)
+        if method.joint == "soft":
+            value = joint_sbfl(received.y, inputs.h, inputs.sigma2, *known, fit=fit)
+        else:
+            value = _posterior_mean(method, received.y, inputs, correlation, weights)
+            value = value + inputs.weights.to(value) @ inputs.mean.to(value)
 
     def predict(truth: Truth, factor: float) -> float | None:
         if truth.correlation is None:
@@ -141,11 +138,10 @@ def _tried(
     weights: Tensor,
 ) -> theory.JointMoments:
     """Return the moments of a rule without formulas, tried on coordinates drawn from the true prior."""
-    assert truth.correlation is not None
     air, std = received.signals.link, truth.priors.std[:, 0].double()
     stream = received.trial_stream("prediction")
     draw = torch.from_numpy(stream.standard_normal((2, len(std), _TRIES)))
-    g = drawn_gradients(truth.correlation, std, draw[0])
+    g = truth.draw_gradients(draw[0])
     y = air.h[:, None] * _bits(method, g, std, received) + air.sigma2.sqrt()[:, None] * draw[1]
     guess = _posterior_mean(method, y.float(), inputs, correlation, weights).double()
     return trial_moments(g, received.weights, guess)

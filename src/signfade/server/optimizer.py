@@ -38,9 +38,7 @@ ModelState = ServerState | TorchState
 class Optimizer:
     """The paper's rule: `m <- momentum * m + estimate`, `w <- w - learning_rate * m`.
 
-    Args:
-        settings: Section `server` of the configuration.
-        unit: What the learning rate is measured in: 1, or 1/L where the smoothness L is known.
+    `unit` is what the learning rate is measured in: 1, or 1/L where the smoothness L is known.
     """
 
     def __init__(self, settings: ServerSettings, unit: float = 1.0) -> None:
@@ -94,32 +92,21 @@ class _TorchOptimizer(Optimizer):
             return state  # as in `sign_downlink_update`: no signal, no step
         parameter = torch.nn.Parameter(state.weights.clone())
         parameter.grad = sign(estimate) if self._settings.downlink == "sign" else estimate
-        options: dict[str, Any] = {"lr": self.learning_rate(round), **self._options}
-        optimizer: Any = self._kind([parameter], **options)
+        optimizer: Any = self._kind([parameter], lr=self.learning_rate(round), **self._options)
         if state.slots:  # copies: optimisers work in place
             optimizer.state[parameter] = {name: value.clone() for name, value in state.slots.items()}
         optimizer.step()
         slots = optimizer.state[parameter].items()
-        return TorchState(
-            parameter.detach(), {name: torch.as_tensor(value) for name, value in slots if value is not None}
-        )
+        kept = {name: torch.as_tensor(value) for name, value in slots if value is not None}
+        return TorchState(parameter.detach(), kept)
 
 
 def make_optimizer(settings: ServerSettings, unit: float = 1.0) -> Optimizer:
-    """Return the optimiser that `server.optimizer` names.
-
-    Raises:
-        ValueError: There is no such optimiser, or it cannot be driven by a gradient alone.
-    """
+    """Return the optimiser that `server.optimizer` names, or raise if a gradient alone cannot drive it."""
     if settings.optimizer == "momentum":
         return Optimizer(settings, unit)
-    found = {
-        name.lower(): value
-        for name, value in vars(torch.optim).items()
-        if inspect.isclass(value)
-        and issubclass(value, torch.optim.Optimizer)
-        and value is not torch.optim.Optimizer
-    }
+    base, classes = torch.optim.Optimizer, inspect.getmembers(torch.optim, inspect.isclass)
+    found = {name.lower(): kind for name, kind in classes if issubclass(kind, base) and kind is not base}
     for needs_more in ("lbfgs", "sparseadam", "muon"):  # a closure, a sparse gradient, matrices
         found.pop(needs_more, None)
     kind = found.get(settings.optimizer.lower())

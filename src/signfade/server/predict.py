@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,26 +11,64 @@ from torch import Tensor
 from signfade import theory
 from signfade.device import bit_agreement
 from signfade.kernels import fused_sum
-from signfade.server.received import Received, Truth
+from signfade.server.received import VARIANCE_OVER_SCALE2, Context, Estimate, Received, Truth
 from signfade.settings import MethodSettings
 
-__all__ = [
-    "VARIANCE_OVER_SCALE2",
-    "drawn_gradients",
-    "known_gain",
-    "predicted_error",
-    "predicted_vote_error",
-    "trial_moments",
-]
-
-VARIANCE_OVER_SCALE2 = {"gaussian": math.pi / 2, "laplacian": 2.0, "empirical": math.pi / 2}
+__all__ = ["known_gain", "one_device_at_a_time", "vote"]
 
 
-def predicted_error(
-    law: theory.Rule, method: MethodSettings, received: Received, truth: Truth, factor: float = 1.0
+def one_device_at_a_time(
+    law: theory.Rule, combine: Callable[[Received, MethodSettings], Tensor]
+) -> Callable[[Received, Context], Estimate]:
+    """Make the estimate of a rule that reads every device by itself and adds the results up.
+
+    `law` is the rule's name in `signfade.theory`; `combine` makes the sum, `[M]`, of what was received.
+    """
+
+    def estimate(received: Received, context: Context) -> Estimate:
+        method = context.method
+        return Estimate(
+            combine(received, method),
+            known_gain(law, method, received) if method.debias else 1.0,
+            predict=lambda truth, factor: _expected_error(law, method, received, truth, factor),
+        )
+
+    return estimate
+
+
+def vote(combine: Callable[[Received, MethodSettings], Tensor]) -> Callable[[Received, Context], Estimate]:
+    """Make the estimate of a majority vote; its error is that of the best multiple of it."""
+
+    def estimate(received: Received, context: Context) -> Estimate:
+        method = context.method
+        return Estimate(
+            combine(received, method),
+            predict=lambda truth, factor: _expected_vote_error(method, received, truth),
+        )
+
+    return estimate
+
+
+def known_gain(law: theory.Rule, method: MethodSettings, received: Received) -> float:
+    """Return by how much the rule shrinks the sum of independent devices, from what the server itself knows.
+
+    `sum_k alpha_k^2 scale_k^2 E[s f] / sum_k alpha_k^2 var_k`
+    """
+    gain = theory.gain(law, received.device_link.snr, method.form)
+    if received.refined is not None:
+        gain = received.refined.trust.numpy() ** 2 * gain
+    counts = np.array(received.segments, dtype=np.float64)
+    power = received.weights.double().numpy() ** 2 * (received.layer_scale.double().numpy() ** 2 @ counts)
+    if power.sum() == 0:
+        return 1.0
+    known = float((power * gain).sum() / (power.sum() * VARIANCE_OVER_SCALE2[method.prior]))
+    return bit_agreement(method) ** 2 * known
+
+
+def _expected_error(
+    law: theory.Rule, method: MethodSettings, received: Received, truth: Truth, factor: float
 ) -> float | None:
-    """Predict `E|factor * estimate - truth|^2 / |truth|^2` of a round for a rule that reads one device at a
-    time.
+    """Predict `E|factor * estimate - truth|^2 / |truth|^2` of a rule that reads one device at a time.
 
     Rotated gradients are jointly Gaussian, and the prediction knows their correlation; where there are too
     many devices for that, it is the mean over the noise given the bits they sent. Without a rotation it is
@@ -64,31 +102,14 @@ def predicted_error(
     if energy == 0:
         return None
     if method.rotation != "none":
-        return _given_bits(received, truth, signal, power, factor) / energy
+        return _error_given_bits(received, truth, signal, power, factor) / energy
     kappa, used = np.minimum(truth.priors.scale.double().numpy(), std), factor * scale
     error = std**2 - 2 * kappa * used * signal[:, None] + used**2 * power[:, None]
     counts = np.array(received.segments, dtype=np.float64)
     return float((alpha**2 @ error + lost_mean**2) @ counts / energy)
 
 
-def predicted_vote_error(method: MethodSettings, received: Received, truth: Truth) -> float | None:
-    """Predict the error of the best multiple of a majority vote, which has no size of its own."""
-    if received.in_doubt:  # all devices may be taken for their opposite
-        return None
-    snr, alpha, std = received.link.snr, received.weights, truth.priors.std.double().numpy()
-    if method.rotation != "none":
-        if truth.correlation is None:
-            return None
-        law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
-        vote = theory.vote_moments(snr, std[:, 0], truth.correlation, weights=alpha, **law, tie=method.tie)
-        return vote.cut(len(truth.total) / received.size).best_scaled_nmse()
-    if std.shape[1] > 1 or not bool(truth.total.any()):
-        return None
-    kappa = np.minimum(truth.priors.scale.double().numpy(), std)
-    return theory.vote_nmse(snr, std[:, 0], alpha, mean_abs=kappa[:, 0], tie=method.tie)
-
-
-def _given_bits(
+def _error_given_bits(
     received: Received, truth: Truth, signal: np.ndarray, power: np.ndarray, factor: float
 ) -> float:
     """Return the squared error, averaged over the noise alone; O(K M), whatever devices have in common.
@@ -98,46 +119,27 @@ def _given_bits(
     """
     alpha = received.weights.double()
     share = alpha * received.layer_scale[:, 0].double()
-    seen, bits = share * torch.from_numpy(signal), received.signals.bits
-    one = torch.ones_like(share)
-    mean = fused_sum(
-        "high_snr", bits.packed, bits.size, one, 0 * one, None, seen, None, received.signals.keys
-    )
+    seen, one, signals = share * torch.from_numpy(signal), torch.ones_like(share), received.signals
+    sent = (signals.bits.packed, signals.bits.size)
+    mean = fused_sum("high_snr", *sent, one, 0 * one, None, seen, None, signals.keys)
     known = float(alpha @ received.layer_mean[:, 0].double())
     bias = received.turned_back(known + factor * mean).double() - truth.total.double()
     noise = (factor * share.numpy()) ** 2 @ (power - signal**2)
     return float(bias @ bias + len(bias) * noise)
 
 
-def drawn_gradients(correlation: Tensor, std: Tensor, draw: Tensor) -> Tensor:
-    """Turn independent standard normal numbers, `[K, n]`, into gradients of these devices' joint law."""
-    values, vectors = torch.linalg.eigh(correlation)
-    root: Tensor = vectors * values.clamp_min(0).sqrt()
-    return std[:, None] * (root @ draw)
-
-
-def trial_moments(g: Tensor, weights: Tensor, guess: Tensor) -> theory.JointMoments:
-    """Return the moments of a rule from its estimates `[n]` for gradients `[K, n]`."""
-    truth, shared = weights.double() @ g, g @ guess
-    return theory.JointMoments(
-        energy=float(truth @ truth),
-        product=float(truth @ guess),
-        power=float(guess @ guess),
-        aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
-    )
-
-
-def known_gain(law: theory.Rule, method: MethodSettings, received: Received) -> float:
-    """Return by how much the rule shrinks the sum of independent devices, from what the server itself knows.
-
-    `sum_k alpha_k^2 scale_k^2 E[s f] / sum_k alpha_k^2 var_k`
-    """
-    gain = theory.gain(law, received.device_link.snr, method.form)
-    if received.refined is not None:
-        gain = received.refined.trust.numpy() ** 2 * gain
-    counts = np.array(received.segments, dtype=np.float64)
-    power = received.weights.double().numpy() ** 2 * (received.layer_scale.double().numpy() ** 2 @ counts)
-    if power.sum() == 0:
-        return 1.0
-    known = float((power * gain).sum() / (power.sum() * VARIANCE_OVER_SCALE2[method.prior]))
-    return bit_agreement(method) ** 2 * known
+def _expected_vote_error(method: MethodSettings, received: Received, truth: Truth) -> float | None:
+    """Predict the error of the best multiple of a majority vote, which has no size of its own."""
+    if received.in_doubt:  # all devices may be taken for their opposite
+        return None
+    snr, alpha, std = received.link.snr, received.weights, truth.priors.std.double().numpy()
+    if method.rotation != "none":
+        if truth.correlation is None:
+            return None
+        law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
+        moments = theory.vote_moments(snr, std[:, 0], truth.correlation, weights=alpha, **law, tie=method.tie)
+        return moments.cut(len(truth.total) / received.size).best_scaled_nmse()
+    if std.shape[1] > 1 or not bool(truth.total.any()):
+        return None
+    kappa = np.minimum(truth.priors.scale.double().numpy(), std)
+    return theory.vote_nmse(snr, std[:, 0], alpha, mean_abs=kappa[:, 0], tie=method.tie)

@@ -1,70 +1,58 @@
-"""What the base station has at the end of a round's uplink, for any aggregator to read."""
+"""What the base station has at the end of a round's uplink, and what an aggregator makes of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from signfade import theory
 from signfade.device import Encoder, Message, Priors, spread
 from signfade.keys import generator
+from signfade.settings import DefenceSettings, MethodSettings
 from signfade.uplink import Link, Refined, Signals
 
-__all__ = ["Devices", "Estimate", "Received", "Truth"]
+__all__ = ["VARIANCE_OVER_SCALE2", "Context", "Devices", "Estimate", "Received", "Truth", "trial_moments"]
 
 Devices = NDArray[np.int64]
+
+VARIANCE_OVER_SCALE2 = {"gaussian": math.pi / 2, "laplacian": 2.0, "empirical": math.pi / 2}
 
 
 @dataclass(frozen=True)
 class Received:
-    """Signals of K devices and what the server knows of their links and priors.
+    """Signals of K devices and what the server knows of their links and priors."""
 
-    Attributes:
-        signals: Lazy; `y` makes the symbols `[K, M]`. Rules that only add devices up never ask.
-        link: Gains `h` and noise variances `sigma2` as the server knows them, `[K]` each.
-        layer_mean: Decoded means, `[K, S]`.
-        layer_scale: Decoded scales, `[K, S]`.
-        weights: `alpha_k`, `[K]`.
-        encoder: The device's half of the method, as it was in this round.
-        devices: Who sent, `[K]`.
-        round: Counted from 0.
-        model: The weights that were broadcast, `[M]`.
-        fresh: Whose gradient is at these weights, `[K]`.
-        rotation_key: Of the rotation that all devices of the round used.
-        tie_key: Of the round's coins, one per coordinate, for votes that are tied.
-        refined: Gains whose magnitude the signals gave, for rules that read one device at a time. `link`
-            then counts the doubt about their signs as noise.
-        decoded: Whose scalars arrived, `[K]`; None where they cannot be lost.
-        trust: Reliabilities, `[K]`, where they are learned; `weights` are then multiplied by them.
-        altered: Whether a defence has changed what was received.
-    """
-
-    signals: Signals
-    link: Link
-    layer_mean: Tensor
-    layer_scale: Tensor
-    weights: Tensor
-    encoder: Encoder
-    devices: Devices
-    round: int
-    model: Tensor
-    fresh: NDArray[np.bool_]
-    rotation_key: int = 0
-    tie_key: int = 0
+    signals: Signals  # lazy; `y` makes the symbols `[K, M]`, and rules that only add devices up never ask
+    link: Link  # gains and noise variances as the server knows them, `[K]` each
+    layer_mean: Tensor  # decoded means, `[K, S]`
+    layer_scale: Tensor  # decoded scales, `[K, S]`
+    weights: Tensor  # `alpha_k`, `[K]`
+    encoder: Encoder  # the device's half of the method, as it was in this round
+    devices: Devices  # who sent, `[K]`
+    round: int  # counted from 0
+    model: Tensor  # the weights that were broadcast, `[M]`
+    fresh: NDArray[np.bool_]  # whose gradient is at these weights, `[K]`
+    rotation_key: int = 0  # of the rotation that all devices of the round used
+    tie_key: int = 0  # of the round's coins, one per coordinate, for votes that are tied
+    # Gains whose magnitude the signals gave, for rules that read one device at a time. `link` then counts the
+    # doubt about their signs as noise.
     refined: Refined | None = None
-    decoded: Tensor | None = None
-    trust: Tensor | None = None
-    altered: bool = False
+    decoded: Tensor | None = None  # whose scalars arrived, `[K]`; None where they cannot be lost
+    trust: Tensor | None = None  # learned reliabilities, `[K]`, by which `weights` are multiplied
+    altered: bool = False  # whether a defence has changed what was received
 
     def __len__(self) -> int:
         return len(self.signals)
 
     def but(self, **changes: Any) -> Received:
-        """Return this with other links, scalars, weights or trust; the signals stay the same."""
+        """Return this with other links, scalars, weights or trust."""
         return replace(self, **changes)
 
     @property
@@ -133,34 +121,49 @@ class Received:
 
 @dataclass(frozen=True)
 class Truth:
-    """What only a simulation knows of a round. It goes to the metrics and to genie rules, nowhere else.
+    """What only a simulation knows of a round. It goes to the metrics and to genie rules, nowhere else."""
 
-    Attributes:
-        total: The true weighted sum of the gradients, `[M]`.
-        correlation: Between the devices' centred gradients, `[K, K]`; None where it was not worked out.
-        message: What honest devices would have sent.
-        priors: What the devices know of their gradients.
-    """
+    total: Tensor  # the true weighted sum of the gradients, `[M]`
+    correlation: Tensor | None  # between the devices' centred gradients, `[K, K]`; None if not computed
+    message: Message  # what honest devices would have sent
+    priors: Priors  # what the devices know of their gradients
 
-    total: Tensor
-    correlation: Tensor | None
-    message: Message
-    priors: Priors
+    def draw_gradients(self, normal: Tensor) -> Tensor:
+        """Turn independent standard normal numbers, `[K, n]`, into gradients of the devices' joint law."""
+        assert self.correlation is not None
+        values, vectors = torch.linalg.eigh(self.correlation)
+        root: Tensor = vectors * values.clamp_min(0).sqrt()
+        return self.priors.std[:, 0].double()[:, None] * (root @ normal)
+
+
+def trial_moments(g: Tensor, weights: Tensor, guess: Tensor) -> theory.JointMoments:
+    """Return the moments of a rule from its estimates `[n]` for gradients `[K, n]`."""
+    truth, shared = weights.double() @ g, g @ guess
+    return theory.JointMoments(
+        energy=float(truth @ truth),
+        product=float(truth @ guess),
+        power=float(guess @ guess),
+        aligned=float(shared @ torch.linalg.pinv(g @ g.T, hermitian=True) @ shared),
+    )
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rule may use besides what was received."""
+
+    method: MethodSettings
+    defence: DefenceSettings
+    memory: Any = None  # what the rule returned in the last round, or what `Aggregator.memory` made
+    genie: Tensor | None = None  # the true correlation, with `method.correlation = "genie"` only
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an aggregator makes of a round.
+    """What an aggregator makes of a round."""
 
-    Attributes:
-        value: Estimate of the weighted sum, `[M]`.
-        gain: By how much the rule is known to shrink it; `method.debias` divides by it.
-        memory: What the rule remembers for the next round; None for rules without memory.
-        predict: From the truth and the factor by which the value is multiplied afterwards to the normalised
-            error that theory expects; None where it does not know.
-    """
-
-    value: Tensor
-    gain: float = 1.0
-    memory: Any = None
+    value: Tensor  # estimate of the weighted sum, `[M]`
+    gain: float = 1.0  # by how much the rule is known to shrink it; `method.debias` divides by it
+    memory: Any = None  # what the rule remembers for the next round; None for rules without memory
+    # From the truth and the factor by which the value is multiplied afterwards to the normalised error that
+    # theory expects; None where it does not know.
     predict: Callable[[Truth, float], float | None] = lambda truth, factor: None

@@ -1,18 +1,9 @@
 """Which devices to rely on: reliability learned from evidence gathered over rounds.
 
 A device's reliability c is the agreement between what it sends and the truth: 1 for an honest device, -1 for
-one that flips every sign, 0 for one whose bits are random. Evidence is any statistic that an honest device
-would raise on average: in a round, device k shows
-
-    z_k = c_k*m + noise,   m >= 0 the same for all and unknown.
-
-In training (`signfade.server.turning`) it is turning: when the model moves, the gradient of a loss that
-curves upward turns along, and a flipped one turns against.
-
-Evidence is averaged over rounds, each round by what it can tell. What is typical, and how much honest devices
-scatter about it, are medians over the devices: while fewer than half are hostile, the typical value lies
-between honest ones, whatever the others show. Nothing but this round's medians decides; no earlier verdict
-does.
+one that flips every sign, 0 for one whose bits are random. Evidence is any statistic `z_k = c_k*m + noise`
+with `m >= 0` the same for all and unknown. What is typical, and how much honest devices scatter about it, are
+medians over the devices: while fewer than half are hostile, the typical value lies between honest ones.
 """
 
 from __future__ import annotations
@@ -36,28 +27,16 @@ _TO_DEVIATION = 1.4826  # a Gaussian's deviation over its median absolute deviat
 
 @dataclass(frozen=True)
 class ReliabilityState:
-    """What is known about a population of N devices.
+    """What is known about a population of N devices, `[N]` each."""
 
-    Attributes:
-        trust: Reliability, `[N]`, from -1 to 1; weights for the next round.
-        total: Sum over rounds of weighted evidence, `[N]`.
-        weight: Sum of the weights, `[N]`; zero for a device never received.
-        square: Sum of the weights times the rounds' shares: `square/weight**2` is the noise of the average.
-    """
-
-    trust: Tensor
-    total: Tensor
-    weight: Tensor
-    square: Tensor
+    trust: Tensor  # reliability, from -1 to 1; weights for the next round
+    total: Tensor  # sum over rounds of weighted evidence
+    weight: Tensor  # sum of the weights; zero for a device never received
+    square: Tensor  # sum of the weights times the rounds' shares: `square/weight**2` is the average's noise
 
 
 def initial_reliability(population: int) -> ReliabilityState:
-    """Return the state that relies on everybody.
-
-    Example:
-        >>> initial_reliability(3).trust
-        tensor([1., 1., 1.], dtype=torch.float64)
-    """
+    """Return the state that relies on everybody."""
     if population < 1:
         raise ValueError(f"population must be at least 1; got {population}")
     zero = torch.zeros(population, dtype=torch.float64)
@@ -73,17 +52,8 @@ def gather_evidence(
     deviation about it, at least the noise. A round in which the median device shows nothing (m <= 0) changes
     nothing, and what is known fades only as fast as news come in.
 
-    Args:
-        state: From `initial_reliability` or the last round. Not modified.
-        z: The statistic, `[K]`, `E[z] = c*m` for reliability c.
-        variance: Its noise, `[K]`, positive.
-        devices: Who shows it, int64 `[K]`, distinct.
-
-    Returns:
-        The new state; `update_trust` turns it into trust.
-
-    Raises:
-        ValueError: Shapes that do not match, NaN, or a variance that is not positive.
+    The statistic z, `[K]`, has the mean `c*m` for reliability c and a positive `variance`, `[K]`; `devices`,
+    int64 `[K]`, are those that show it. `update_trust` turns the new state into trust.
 
     Example:
         >>> z, noise = torch.tensor([2.0, 3.0, 2.0, -2.0]), 0.1 * torch.ones(4)
@@ -119,16 +89,6 @@ def update_trust(state: ReliabilityState) -> ReliabilityState:
     average or more gets 1; one whose average vanishes tends to 0; one whose odds are negative gets 0, and
     less only by what they are below -10. So a device must have turned against the model for long before its
     bits are turned round, and where the evidence says nothing, everybody counts.
-
-    Args:
-        state: With evidence. Not modified.
-
-    Returns:
-        The state with its `trust` renewed.
-
-    Example:
-        >>> update_trust(initial_reliability(2)).trust
-        tensor([1., 1.], dtype=torch.float64)
     """
     reported = state.weight > 0
     if int(reported.sum()) < 2:

@@ -1,13 +1,11 @@
 """Scalars that cannot be trusted: a bound on what devices report, from what the others report.
 
-The scale a device reports is its weight in the sum, and nothing in the air limits it. An honest scale is near
-the others' on a logarithmic axis: within three robust deviations of their median and a factor of four.
-
-Breakdown point: one half. While fewer than half of the devices compared are hostile, the median of the log
-scales lies between honest ones, whatever the hostile ones report and however they divide it up between them.
-So no scale passes that is more than `LARGEST_RATIO` times the largest honest one. Means have no fixed factor:
-their median lies between honest ones too, the median absolute deviation about it is at most the range R of
-the honest means, and none passes more than `1.4826*deviations*R` beyond that range.
+An honest scale is near the others' on a logarithmic axis: within three robust deviations of their median and
+a factor of four. Breakdown point: one half. While fewer than half of the devices compared are hostile, the
+median of the log scales lies between honest ones, whatever the hostile ones report, so no scale passes that
+is more than `LARGEST_RATIO` times the largest honest one. The median of the means lies between honest ones
+too, the median absolute deviation about it is at most their range R, and none passes more than
+`1.4826*deviations*R` beyond that range.
 """
 
 from __future__ import annotations
@@ -31,26 +29,17 @@ _CANDIDATES = 400  # scales that attackers try
 
 @dataclass(frozen=True)
 class ScalarState:
-    """The last report of each of N devices, a column for each of the S layers.
+    """The last report of each of N devices, one column per layer."""
 
-    Attributes:
-        last_received: When each device was last received, int64 `[N]`: a count of rounds from 1; 0 is never.
-        logs: Logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not received.
-        means: Means, float64 `[N, S]`; NaN likewise.
-    """
-
-    last_received: Tensor
-    logs: Tensor
-    means: Tensor
+    last_received: Tensor  # in which round each device was last received, int64 `[N]`; from 1, 0 is never
+    logs: (
+        Tensor  # logarithms of the scales, float64 `[N, S]`; NaN for a device that was silent or not received
+    )
+    means: Tensor  # float64 `[N, S]`; NaN likewise
 
 
 def initial_scalars(population: int, layers: int = 1) -> ScalarState:
-    """Return the state before the first report of `population` devices.
-
-    Example:
-        >>> initial_scalars(3, layers=2).logs.shape
-        torch.Size([3, 2])
-    """
+    """Return the state before the first report of `population` devices."""
     nothing = torch.full((population, layers), torch.nan, dtype=torch.float64)
     return ScalarState(torch.zeros(population, dtype=torch.int64), nothing, nothing)
 
@@ -66,15 +55,13 @@ def bound_scalars(
 ) -> tuple[Tensor, Tensor, ScalarState]:
     """Replace reported means and scales that the others' do not support by the others' median.
 
-    With `x = ln(scale)` of the devices compared, `middle = median(x)` and `spread = max(0.1,
-    1.4826*median|x - middle|)`,
-
-        scale <- exp(middle)   where   scale > exp(middle + min(deviations*spread, ln 4)),
-
-    and a mean more than `deviations` robust deviations from the median of the means becomes that median. An
-    exaggeration beyond the bound gains nothing, not even the bound. A small scale is let pass: a device may
-    be silent. Compared are the devices of this round and, if those are fewer than 25, the last ones received
-    before, each with its last report: a device counts once, however often it is received.
+    With `x = ln(scale)` of the devices compared, `middle = median(x)` and
+    `spread = max(0.1, 1.4826*median|x - middle|)`, a scale above
+    `exp(middle + min(deviations*spread, ln 4))` becomes `exp(middle)`, and a mean more than `deviations`
+    robust deviations from the median of the means becomes that median. An exaggeration beyond the bound gains
+    nothing, not even the bound. A small scale is let pass: a device may be silent. Compared are the devices
+    of this round and, if those are fewer than 25, the last ones received before: a device counts once, with
+    its last report.
 
     Args:
         state: From `initial_scalars` or the last round. Not modified.
@@ -82,16 +69,8 @@ def bound_scalars(
         scale: Decoded scales, `[K, S]`, non-negative.
         devices: Who reports them, int64 `[K]`, distinct, below N; `0 ... K-1` if None.
         deviations: How many robust deviations are accepted.
-        mean_step: Step of the means' quantiser, in units of a device's scale: a mean one step beyond the
-            others' is accepted too, or all would have to be those of the majority where steps are coarse.
-        scale_step: Ratio of two neighbouring levels of the scales' quantiser: one level more is accepted too.
-
-    Returns:
-        `(mean, scale, state)`, in the shapes and dtypes given. With fewer than half of the devices compared
-        hostile, a returned scale is at most `LARGEST_RATIO*scale_step` times the largest honest one.
-
-    Raises:
-        ValueError: Shapes that do not match, a negative scale, NaN.
+        mean_step: Step of the means' quantiser, in units of a device's scale; one step more is accepted too.
+        scale_step: Ratio of two neighbouring levels of the scales' quantiser; one level more is accepted too.
 
     Example:
         >>> scale = torch.tensor([[1.0], [1.1], [0.9], [1000.0]])
@@ -124,15 +103,8 @@ def bound_scalars(
 def accepted_scale(honest: Tensor, attackers: int, deviations: float = 3.0) -> Tensor:
     """Return the largest scale that passes `bound_scalars` when all attackers report it.
 
-    What an attacker can reach that knows the defence and all honest scales; found by trying.
-
-    Args:
-        honest: Scales of the honest devices of the round, `[H, S]`, H at least 1.
-        attackers: How many others report one and the same scale.
-        deviations: As in `bound_scalars`.
-
-    Returns:
-        float64 `[S]`; at most `LARGEST_RATIO` times the largest honest scale for fewer than H attackers.
+    What an attacker can reach that knows the defence and all honest scales of the round, `[H, S]`; found by
+    trying. float64 `[S]`, at most `LARGEST_RATIO` times the largest honest scale for fewer than H attackers.
 
     Example:
         >>> accepted_scale(torch.tensor([[1.0], [1.2], [0.9]]), attackers=1).round(decimals=1)
@@ -141,10 +113,8 @@ def accepted_scale(honest: Tensor, attackers: int, deviations: float = 3.0) -> T
     logs = honest.double().clamp_min(1e-38).log()
     low, high = logs.amin(dim=0), logs.amax(dim=0) + 2 * math.log(LARGEST_RATIO)
     tried = low + torch.linspace(0, 1, _CANDIDATES, dtype=torch.float64)[:, None] * (high - low)
-    reports = torch.cat(
-        [logs.expand(_CANDIDATES, *logs.shape), tried.unsqueeze(1).expand(-1, attackers, -1)], dim=1
-    )
-    middle, reach = _accepted(reports, deviations)
+    reports = (logs.expand(_CANDIDATES, *logs.shape), tried.unsqueeze(1).expand(-1, attackers, -1))
+    middle, reach = _accepted(torch.cat(reports, dim=1), deviations)
     passes = torch.where(tried <= middle + reach, tried, low)
     return passes.amax(dim=0).exp() * (1 - 1e-6)  # below the bound in float32 as well
 

@@ -7,13 +7,15 @@ estimate the mean over the honest devices. None looks beyond one round.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from signfade._check import check_finite, check_tensor
-from signfade.server.aggregators import AGGREGATORS, Aggregator, Context
-from signfade.server.received import Estimate, Received
+from signfade.server._sum import column
+from signfade.server.aggregators import AGGREGATORS, Aggregator
+from signfade.server.received import Context, Estimate, Received
 from signfade.settings import RunSettings
 from signfade.uplink import half_llr
 
@@ -27,34 +29,21 @@ def krum(x: Tensor, attackers: int, chosen: int = 1) -> Tensor:
 
     `score(i) = sum over the K - f - 2 nearest j != i of |x_i - x_j|^2` for f attackers; the smallest wins.
 
-    Args:
-        x: One vector a device, `[K, M]`.
-        attackers: f, how many are assumed to be hostile; K must be at least `2*f + 3`.
-        chosen: How many vectors are averaged; 1 is Krum.
-
-    Returns:
-        `[M]`, of the dtype of x.
-
-    Raises:
-        ValueError: Too few devices for so many attackers, or more chosen than there are.
+    `x` `[K, M]` holds one vector per device; K must be at least `2*f + 3`.
 
     Example:
         >>> x = torch.tensor([[1.0, 2.0], [1.1, 2.0], [0.9, 2.1], [1.0, 1.9], [90.0, -90.0]])
-        >>> krum(x, attackers=1)
-        tensor([1., 2.])
-        >>> krum(x, attackers=1, chosen=4)
-        tensor([1., 2.])
+        >>> krum(x, attackers=1), krum(x, attackers=1, chosen=4)
+        (tensor([1., 2.]), tensor([1., 2.]))
 
-    Reference:
-        Blanchard, El Mhamdi, Guerraoui, Stainer: "Machine Learning with Adversaries: Byzantine Tolerant
-        Gradient Descent", NeurIPS 2017, section 4; multi-Krum: section 5.
+    Reference: Blanchard, El Mhamdi, Guerraoui, Stainer: "Machine Learning with Adversaries: Byzantine
+    Tolerant Gradient Descent", NeurIPS 2017, section 4; multi-Krum: section 5.
     """
     _check(x, attackers)
     devices = len(x)
     if devices < 2 * attackers + 3:
-        raise ValueError(
-            f"x must have at least {2 * attackers + 3} devices for {attackers} attackers; got {devices}"
-        )
+        needed = 2 * attackers + 3
+        raise ValueError(f"x must have at least {needed} devices for {attackers} attackers; got {devices}")
     if not 1 <= chosen <= devices:
         raise ValueError(f"chosen must be from 1 to {devices}; got {chosen}")
     distance = torch.zeros(devices, devices, dtype=torch.float64)
@@ -68,32 +57,20 @@ def krum(x: Tensor, attackers: int, chosen: int = 1) -> Tensor:
 
 
 def trimmed_mean(x: Tensor, attackers: int) -> Tensor:
-    """Coordinate by coordinate, the mean without the f largest and the f smallest values.
-
-    Args:
-        x: One vector a device, `[K, M]`.
-        attackers: f, how many are assumed to be hostile; K must be larger than `2*f`.
-
-    Returns:
-        `[M]`, of the dtype of x.
-
-    Raises:
-        ValueError: Nothing is left of so few devices.
+    """Coordinate by coordinate, the mean without the f largest and the f smallest of `[K, M]`, K above `2*f`.
 
     Example:
         >>> trimmed_mean(torch.tensor([[1.0, -9.0], [2.0, 3.0], [99.0, 5.0]]), attackers=1)
         tensor([2., 3.])
 
-    Reference:
-        Yin, Chen, Ramchandran, Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
-        Rates", ICML 2018, definition 2.
+    Reference: Yin, Chen, Ramchandran, Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal
+    Statistical Rates", ICML 2018, definition 2.
     """
     _check(x, attackers)
     devices = len(x)
     if devices <= 2 * attackers:
-        raise ValueError(
-            f"x must have more than {2 * attackers} devices for {attackers} attackers; got {devices}"
-        )
+        needed = f"more than {2 * attackers} devices for {attackers} attackers"
+        raise ValueError(f"x must have {needed}; got {devices}")
     kept = slice(attackers, devices - attackers)
     return torch.cat([part.sort(dim=0).values[kept].mean(dim=0) for part in torch.split(x, _CHUNK, dim=1)])
 
@@ -101,18 +78,11 @@ def trimmed_mean(x: Tensor, attackers: int) -> Tensor:
 def coordinate_median(x: Tensor) -> Tensor:
     """Coordinate by coordinate, the median; for an even number of devices the mean of the middle two.
 
-    Args:
-        x: One vector a device, `[K, M]`.
-
-    Returns:
-        `[M]`, of the dtype of x.
-
     Example:
         >>> coordinate_median(torch.tensor([[1.0, -9.0], [2.0, 3.0], [99.0, 5.0]]))
         tensor([2., 3.])
 
-    Reference:
-        Yin et al. 2018, definition 1.
+    Reference: Yin et al. 2018, definition 1.
     """
     return trimmed_mean(x, (len(x) - 1) // 2)
 
@@ -134,11 +104,9 @@ def _robust(find: Callable[[Tensor, int], Tensor]) -> Callable[[Received, Contex
 
     def estimate(r: Received, context: Context) -> Estimate:
         soft = torch.tanh(half_llr(r.y, r.h, r.sigma2))
-        mean, scale = (
-            value.to(soft) if value.ndim == 2 else value.to(soft).unsqueeze(1) for value in (r.mean, r.scale)
-        )
         attackers = min(int(context.defence.assumed * len(r) + 0.5), (len(r) - 1) // 2)
-        return Estimate(float(r.weights.sum()) * find(soft.mul_(scale).add_(mean), attackers))
+        values = soft.mul_(column(r.scale, soft)).add_(column(r.mean, soft))
+        return Estimate(float(r.weights.sum()) * find(values, attackers))
 
     return estimate
 
@@ -158,12 +126,8 @@ def _check_settings(settings: RunSettings) -> None:
 
 
 for _name, _help, _find in (
-    (
-        "krum",
-        "the device closest to its neighbours (Blanchard et al. 2017)",
-        lambda x, f: _krum(x, f, several=False),
-    ),
-    ("multi_krum", "the mean of the devices that Krum likes best", lambda x, f: _krum(x, f, several=True)),
+    ("krum", "the device closest to its neighbours (Blanchard et al. 2017)", partial(_krum, several=False)),
+    ("multi_krum", "the mean of the devices that Krum likes best", partial(_krum, several=True)),
     ("trimmed_mean", "coordinate-wise mean without the extremes (Yin et al. 2018)", trimmed_mean),
     ("median", "coordinate-wise median (Yin et al. 2018)", lambda x, f: coordinate_median(x)),
 ):

@@ -3,15 +3,12 @@
 When the model moves by v, the gradient of a loss that curves upward moves along, `<g(w + v) - g(w), v> >= 0`,
 and one with its signs flipped moves against, whatever data the device holds and whatever the others do. The
 server compares what a device sends now with what it sent three rounds ago, along the way that the model has
-gone since the round after: that way knows nothing of the noise in either.
-
-Agreement with the sum of the others would be the simpler evidence. But where devices hold different classes,
-honest gradients disagree, above all in the first rounds, and whole groups of honest devices look hostile.
+gone since the round after: that way knows nothing of the noise in either. Agreement with the sum of the
+others would be simpler, but where devices hold different classes, honest gradients disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,18 +32,14 @@ _CHUNK_NUMBERS = 1 << 22  # signs unpacked at a time
 
 @dataclass(frozen=True)
 class _Past:
-    """One round as the server keeps it: the weights it began with and the bits it detected.
-
-    `scale` `[k, S]` is what a detected bit stands for, `gain` `[k]` how often it is right less how often
-    wrong.
-    """
+    """One round as the server keeps it: the weights it began with and the bits it detected."""
 
     round: int
-    weights: Tensor
-    devices: Tensor
-    packed: Tensor
-    scale: Tensor
-    gain: Tensor
+    weights: Tensor  # `[M]`
+    devices: Tensor  # `[k]`
+    packed: Tensor  # detected bits, `[k, bytes]`
+    scale: Tensor  # what a detected bit stands for, `[k, S]`
+    gain: Tensor  # how often it is right less how often it is wrong, `[k]`
 
 
 @dataclass(frozen=True)
@@ -58,13 +51,7 @@ class ReliabilityMemory:
 
 
 class Reliability:
-    """Stage: learns from round to round whom to trust, and weighs the devices by it.
-
-    Args:
-        encoder: The device's half of the method.
-        population: Number of devices N.
-        seed: Seed of the run.
-    """
+    """Stage: learns from round to round whom to trust, and weighs the devices by it."""
 
     name = "reliability"
 
@@ -105,13 +92,12 @@ class Reliability:
             rows = slice(start, start + step)
             y = received.signals.rows(rows) * side[rows, None].to(torch.float32)
             packed[rows] = one_bit(y, zero[: len(y)]).packed
-        gain = 1 - 2 * error_probability(received.link.snr.double())
+        gain = (1 - 2 * error_probability(received.link.snr.double())).clamp_min(_LEAST_GAIN)
         scale = received.layer_scale
         if not self._encoder.sends_scalars:  # all bits stand for the same
             scale = torch.ones_like(scale)
-        known = torch.from_numpy(received.devices)
-        gain = gain.clamp_min(_LEAST_GAIN)
-        return _Past(received.round, received.model, known, packed, scale.double(), gain)
+        who = torch.from_numpy(received.devices)
+        return _Past(received.round, received.model, who, packed, scale.double(), gain)
 
     def _turn(
         self, known: ReliabilityState, then: _Past, left: Tensor, now: _Past, fresh: NDArray[np.bool_]
@@ -151,20 +137,15 @@ class Reliability:
 
     def _products(self, past: _Past, direction: Tensor) -> Tensor:
         """Return the inner products of the detected bits with a direction, layer by layer, `[k, S]`."""
-        result = torch.zeros(len(past.packed), len(self._parts), dtype=torch.float64)
-        wanted = direction.float()
-        for rows, bits in _unpacked(past, self._encoder.size):
-            for layer, part in enumerate(self._parts):
+        size, parts, wanted = self._encoder.size, self._parts, direction.float()
+        result = torch.zeros(len(past.packed), len(parts), dtype=torch.float64)
+        step = max(1, _CHUNK_NUMBERS // size)
+        for start in range(0, len(past.packed), step):
+            rows = slice(start, start + step)
+            bits = Bits(past.packed[rows], size).signs()
+            for layer, part in enumerate(parts):
                 result[rows, layer] = torch.mv(bits[:, part], wanted[part]).double()
         return result
-
-
-def _unpacked(past: _Past, size: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield (rows, bits `[k, size]`) of a bounded number of devices at a time."""
-    step = max(1, _CHUNK_NUMBERS // size)
-    for start in range(0, len(past.packed), step):
-        rows = slice(start, start + step)
-        yield rows, Bits(past.packed[rows], size).signs()
 
 
 def _flatten(past: list[_Past]) -> dict[str, Tensor]:

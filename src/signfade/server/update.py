@@ -49,14 +49,8 @@ def momentum_update(
 
     `m <- momentum * m + estimate`, then `w <- w - step * m`.
 
-    Args:
-        state: Weights and momentum, `[M]` each.
-        estimate: The aggregate of this round, `[M]`.
-        step: Learning rate of this round, positive.
-        momentum: Weight of the past, in [0, 1).
-
-    Returns:
-        The new state and an `UpdateInfo`; the downlink carries 32 bits per weight.
+    `estimate` `[M]` is the aggregate of this round, `step` its learning rate, `momentum` in [0, 1) the weight
+    of the past. The downlink carries 32 bits per weight.
 
     Example:
         >>> state = initial_state(torch.tensor([1.0, 1.0]))
@@ -64,8 +58,7 @@ def momentum_update(
         >>> state.weights, info.downlink_bits
         (tensor([0., 3.]), 64)
 
-    Reference:
-        Algorithm 1, lines 9 to 11.
+    Reference: Algorithm 1, lines 9 to 11.
     """
     check_shape("estimate", estimate, tuple(state.weights.shape))
     check_finite("estimate", estimate)
@@ -75,9 +68,8 @@ def momentum_update(
         raise ValueError(f"momentum must be in [0, 1); got {momentum}")
     velocity = momentum * state.momentum + estimate
     move = step * velocity
-    return ServerState(state.weights - move, velocity), UpdateInfo(
-        float(move.norm()), FULL_PRECISION_BITS * len(move)
-    )
+    info = UpdateInfo(float(move.norm()), FULL_PRECISION_BITS * len(move))
+    return ServerState(state.weights - move, velocity), info
 
 
 def sign_downlink_update(
@@ -88,12 +80,7 @@ def sign_downlink_update(
     `d = sign(estimate)`, then on every device `m <- momentum * m + d`, `w <- w - step * m`.
 
     One bit has no zero, so `sign(0) = +1`. But an estimate of nothing but zeros, where nothing was received,
-    is not broadcast: no signal, no step, and the momentum waits as well.
-
-    The paper's listing applies the broadcast of round t at the start of round t + 1, with `d = 0` before the
-    first: the weights at which gradients are taken are the same.
-
-    Arguments as in `momentum_update`; the downlink carries one bit per weight.
+    is not broadcast: no signal, no step, and the momentum waits as well. Arguments as in `momentum_update`.
 
     Example:
         >>> state = initial_state(torch.tensor([1.0, 1.0]))
@@ -101,8 +88,7 @@ def sign_downlink_update(
         >>> state.weights, info.downlink_bits
         (tensor([0.5000, 1.5000]), 2)
 
-    Reference:
-        Algorithm 2; docs/errata.md for its mixed time indices.
+    Reference: Algorithm 2; docs/errata.md for its mixed time indices.
     """
     check_finite("estimate", estimate)  # its sign always is
     moved, info = momentum_update(state, sign(estimate), step, momentum)

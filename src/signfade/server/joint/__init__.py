@@ -1,5 +1,6 @@
 """Joint posterior of all devices' gradients (Section III of the paper), from exact to linear."""
 
+from signfade.server.joint.approximate import EPInfo, ep_means, gibbs_means
 from signfade.server.joint.correlation import (
     CorrelationState,
     initial_correlation,
@@ -7,14 +8,11 @@ from signfade.server.joint.correlation import (
     learn_low_rank,
     smooth_correlation,
 )
-from signfade.server.joint.ep import EPInfo, ep_means
 from signfade.server.joint.exact import exact_means
 from signfade.server.joint.factor import factor_bfl, factor_nodes, fit_factor, private_part
-from signfade.server.joint.gibbs import gibbs_means
-from signfade.server.joint.linear import fit_joint_blmmse, joint_blmmse
 from signfade.server.joint.lowrank import LowRank
 from signfade.server.joint.posterior import bfl, device_bfl, gibbs_bfl
-from signfade.server.joint.soft import fit_joint_sbfl, joint_sbfl
+from signfade.server.joint.weighted import fit_joint_blmmse, fit_joint_sbfl, joint_blmmse, joint_sbfl
 
 __all__ = [
     "CorrelationState",

@@ -8,48 +8,14 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from signfade._check import check_finite, check_positive, check_rows, check_shape
+from signfade._check import check_finite, check_shape
 
 # How far rounding may push a covariance, relative to its diagonal, before it is refused. Single precision
 # products of a thousand terms stay well inside.
 SLACK = 1e-4
-
-
-def check_link(y: Tensor, h: Tensor, sigma2: Tensor) -> None:
-    """Raise unless y is `[K, M]`, floating point, and h and sigma2 are sane and `[K]`.
-
-    Whether y is finite is left to `check_result`: one pass over `[M]` instead of one over `[K, M]`.
-    """
-    check_rows("y", y)
-    if y.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"y must be float32 or float64; got {y.dtype}")
-    check_gains(h, sigma2, y.shape[0])
-
-
-def check_gains(h: Tensor, sigma2: Tensor, devices: int) -> None:
-    """Raise unless h and sigma2 are finite, `[K]`, K at least 1, and no variance is negative."""
-    check_rows("h", h, "[K]")
-    for name, value in (("h", h), ("sigma2", sigma2)):
-        check_shape(name, value, (devices,))
-        check_finite(name, value)
-    check_positive("sigma2", sigma2, zero=True)
-
-
-def check_devices(mean: Tensor | None, weights: Tensor | None, devices: int, size: int) -> None:
-    """Raise unless mean is `[K]` or `[K, M]` and weights `[K]` or None, all finite."""
-    if mean is not None:
-        check_shape("mean", mean, (devices,), (devices, size))
-        check_finite("mean", mean)
-    if weights is not None:
-        check_shape("weights", weights, (devices,))
-        check_finite("weights", weights)
-
-
-def check_scale(scale: Tensor, devices: int) -> None:
-    """Raise unless scale is `[K]`, finite and not negative."""
-    check_shape("scale", scale, (devices,))
-    check_finite("scale", scale)
-    check_positive("scale", scale, zero=True)
+# Correlations closer to one than this are one. The signs of such a pair differ with probability
+# arccos(r)/pi < 5e-5.
+SAME = 1e-8
 
 
 def check_correlation(correlation: Tensor, devices: int) -> Tensor:
@@ -90,8 +56,7 @@ def _semidefinite(name: str, matrix: Tensor) -> Tensor:
         raise ValueError(f"{name} must be symmetric")
     result = np.clip((given + given.T) / 2, -1, 1)
     np.fill_diagonal(result, 1 + SLACK)
-    shifted = torch.from_numpy(result)
-    failed = int(torch.linalg.cholesky_ex(shifted).info) != 0  # cheaper than the eigenvalues
+    failed = int(torch.linalg.cholesky_ex(torch.from_numpy(result)).info) != 0  # cheaper than eigenvalues
     np.fill_diagonal(result, 1.0)
     if failed:
         least = float(torch.linalg.eigvalsh(torch.from_numpy(result))[0])
@@ -101,15 +66,20 @@ def _semidefinite(name: str, matrix: Tensor) -> Tensor:
     return torch.from_numpy(result)
 
 
-def check_result(name: str, result: Tensor) -> Tensor:
-    """Return a result that every input has entered, or say that `name` was not finite."""
-    check_finite(name, result)
-    return result
+def weights_or_ones(weights: Tensor | None, devices: int) -> Tensor:
+    """Return `alpha_k`, float64 `[K]`."""
+    return torch.ones(devices).double() if weights is None else weights.detach().double().cpu()
+
+
+def snr_of(h: Tensor, sigma2: Tensor) -> Tensor:
+    """Return `h**2/sigma2`, float64 `[K]`; a gain of zero has 0, whatever the noise."""
+    power = h.detach().double().cpu().square()
+    return torch.where(power == 0, torch.zeros_like(power), power / sigma2.detach().double().cpu())
 
 
 def mean_term(mean: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:
     """Return `sum_k alpha_k * mean_k`, a scalar for mean `[K]` and `[M]` for mean `[K, M]`."""
-    alpha = torch.ones(len(mean), dtype=torch.float64) if weights is None else weights.detach().double().cpu()
+    alpha = weights_or_ones(weights, len(mean))
     if mean.ndim == 1:
         return (alpha.to(like.device) @ mean.to(like.device).double()).to(like.dtype)
     return weighted_rows(mean.to(like), alpha)
@@ -128,3 +98,22 @@ def independent_groups(correlation: Tensor) -> list[NDArray[np.int64]]:
     depend = np.abs(correlation.detach().double().cpu().numpy()) > 1e-12
     count, group = connected_components(depend, directed=False)
     return [np.flatnonzero(group == index) for index in range(count)]
+
+
+def merge_copies(
+    llr: Tensor, correlation: Tensor, combine: Tensor, snr: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Replace variables whose correlation is 1 or -1 by one: half-LLRs and weights add, with the sign.
+
+    Arguments as in `exact_means` and `ep_means`; returns them for the variables that are left.
+    """
+    r = correlation.detach().double().cpu()
+    count, group = connected_components(r.abs().numpy() > 1 - SAME, directed=False)
+    if count == len(r):
+        return llr, r, combine, snr
+    first = torch.from_numpy(np.unique(group, return_index=True)[1])
+    sign = torch.where(r[first[group], torch.arange(len(r))] < 0, -1.0, 1.0).double()
+    join = torch.zeros(count, len(r), dtype=torch.float64)
+    join[group, torch.arange(len(r))] = sign
+    joined = None if snr is None else join.square() @ snr.detach().double().cpu()
+    return join @ llr.detach().double().cpu(), r[first][:, first], combine.double() @ join.T, joined

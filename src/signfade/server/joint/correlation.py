@@ -1,15 +1,16 @@
 """The correlation between devices, learned from what the server receives anyway: no uplink bit is spent.
 
-Signal model: `y_k = h_k * s_k + n_k`, `s_k = sign(g_k - mean_k)`, real noise `n_k ~ N(0, sigma2_k)`. For
-jointly Gaussian gradients with correlation r the arcsine law gives
-`E[y_k * y_j] = h_k * h_j * (2/pi) * arcsin(r_kj)`: the products of received signals measure the correlation
-of the bits, `b_kj = (2/pi) * arcsin(r_kj)`, each with variance `(1 + 1/gamma_k) * (1 + 1/gamma_j) / M`,
-`gamma = h**2/sigma2`, and `r_kj = sin(pi/2 * b_kj)`.
+For jointly Gaussian gradients with correlation r the arcsine law gives `E[y_k * y_j] = h_k * h_j * b_kj`,
+`b_kj = (2/pi) * arcsin(r_kj)`: the products of received signals measure the correlation of the bits, with
+variance `(1 + 1/gamma_k) * (1 + 1/gamma_j) / M`, `gamma = h**2/sigma2`. Scaled to unit variance the noise is
+a Wigner matrix: its eigenvalues end at `2*sqrt(K)`, an eigenvalue `e` of the truth shows up at `e + K/e`, and
+each entry of its eigenvector has the error variance `1/e**2`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +20,9 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_shape
 from signfade.kernels.gram import pair_sums
-from signfade.server.joint._inputs import check_link
-from signfade.server.joint._shrink import Float64, eigenvectors, shrink_bits, shrink_bits_low_rank
-from signfade.server.joint.lowrank import LowRank
+from signfade.kernels.shrink import least_squares, shrink_common, sweeps
+from signfade.server._sum import check_devices, check_symbols
+from signfade.server.joint.lowrank import LowRank, leading, mapped, valid_low_rank
 
 __all__ = [
     "CorrelationState",
@@ -31,7 +32,13 @@ __all__ = [
     "smooth_correlation",
 ]
 
+Float64 = NDArray[np.float64]
+
 _DENSE_LIMIT = 2000
+_COMPILED_LIMIT = 200  # devices up to which all eigenvalues are cheaper than a subspace iteration
+_SWEEPS = 10  # of filling in the diagonal; the off-diagonal result settles to 1e-3 in about five
+_LARGEST_RANK = 32
+_ROWS = 4096  # devices whose signals are in double precision at a time
 _LEAST_GAIN = 1e-6  # |h|/sqrt(h**2 + sigma2) below this counts as this: nothing is learned from either
 _NO_COORDINATE = 1e-12  # what counts for M = 0
 _LARGEST_BIT = 0.99
@@ -40,40 +47,20 @@ _LARGEST_BIT = 0.99
 def learn_correlation(y: Tensor, h: Tensor, sigma2: Tensor) -> Tensor:
     """Estimate the correlation between the devices' gradients from one round's received signals.
 
-    1. `b_kj = mean_m(y_k * y_j) / (h_k * h_j)`; scaled by `1/sqrt(1 + 1/gamma)` on both sides all entries
-       have the noise variance 1/M.
-    2. One correlation common to all pairs, shrunk by its known variance.
-    3. What it leaves: eigenvalues above the edge of the noise, `2 * sqrt(K/M)`, are kept, shrunk by their
-       known bias; a device's part in a kept eigenvector is shrunk by the device's own evidence.
-    4. `r = sin(pi/2 * b)`, then the nearest eigenvalues that are positive, with a unit diagonal.
-
-    With weak evidence nothing passes 2 and 3, the result is the identity, and joint rules become `sbfl` or
-    `blmmse`. Cost: K**2 M / 2 multiplications.
-
-    Args:
-        y: Received signals, `[K, M]`, K up to 2000 (beyond: `learn_low_rank`).
-        h: Channel gains, `[K]`. A device with gain zero gets the common correlation.
-        sigma2: Variance of the real noise per symbol, `[K]`.
-
-    Returns:
-        A correlation matrix, float64 `[K, K]`: symmetric, positive definite, unit diagonal; entries may be
-        negative.
-
-    Raises:
-        ValueError: Shapes that do not match, NaN, or too many devices.
+    The measured correlations of the bits are shrunk to one that is common to all pairs, plus the eigenvectors
+    above the noise; `r = sin(pi/2 * b)` is then made positive definite. With weak evidence the result is the
+    identity, and joint rules become `sbfl` or `blmmse`. y is `[K, M]`, K up to 2000 (beyond:
+    `learn_low_rank`); h and sigma2 are `[K]`, and a device with gain zero gets the common correlation. Cost:
+    K**2 M / 2 multiplications.
 
     Example:
-        >>> generator = torch.Generator().manual_seed(1)
-        >>> common = torch.randn(20_000, generator=generator)
-        >>> signs = torch.sign(common + torch.randn(3, 20_000, generator=generator))  # correlation 1/2
-        >>> y = signs + torch.randn(3, 20_000, generator=generator)
-        >>> learn_correlation(y, torch.ones(3), torch.ones(3)).round(decimals=1)
-        tensor([[1.0000, 0.5000, 0.5000],
-                [0.5000, 1.0000, 0.5000],
-                [0.5000, 0.5000, 1.0000]], dtype=torch.float64)
+        >>> draw = torch.Generator().manual_seed(1)
+        >>> g = torch.randn(20_000, generator=draw) + torch.randn(3, 20_000, generator=draw)  # r = 1/2
+        >>> y = torch.sign(g) + torch.randn(3, 20_000, generator=draw)
+        >>> learn_correlation(y, torch.ones(3), torch.ones(3))[0].round(decimals=1)
+        tensor([1.0000, 0.5000, 0.5000], dtype=torch.float64)
 
-    Reference:
-        Section III-B, "Limited knowledge about the prior distribution"; docs/bfl.md.
+    Reference: Section III-B, "Limited knowledge about the prior distribution"; docs/bfl.md.
     """
     bits, precision = _measure(y, h, sigma2)
     return _to_correlation(shrink_bits(bits, precision))
@@ -81,23 +68,14 @@ def learn_correlation(y: Tensor, h: Tensor, sigma2: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CorrelationState:
-    """What past rounds taught about every pair of a population of N devices.
+    """What past rounds taught about every pair of a population of N devices."""
 
-    `bits` `[N, N]` is the running estimate of the bits' correlations, `evidence` `[N, N]` one over its
-    variance (zero: the pair were never received together).
-    """
-
-    bits: Tensor
-    evidence: Tensor
+    bits: Tensor  # running estimate of the bits' correlations, `[N, N]`
+    evidence: Tensor  # one over its variance, `[N, N]`; zero: the pair were never received together
 
 
 def initial_correlation(population: int) -> CorrelationState:
-    """Return the state that knows nothing about `population` devices.
-
-    Example:
-        >>> initial_correlation(3).evidence.sum()
-        tensor(0.)
-    """
+    """Return the state that knows nothing about `population` devices."""
     if population < 1:
         raise ValueError(f"population must be at least 1; got {population}")
     return CorrelationState(torch.zeros(population, population), torch.zeros(population, population))
@@ -113,24 +91,13 @@ def smooth_correlation(
 ) -> tuple[Tensor, CorrelationState]:
     """Learn from this round and remember the last ones: `learn_correlation` over rounds.
 
-    A Kalman filter a pair. Between rounds correlations wander, `variance = variance + drift`; then the
+    One Kalman filter per pair. Between rounds correlations wander, `variance = variance + drift`; then the
     round's measurement joins, weighted by one over its variance. A clear measurement (many coordinates, high
     SNR) makes the past irrelevant, a poor one leans on it, and what is long past is forgotten.
 
-    Args:
-        state: From `initial_correlation` or the last round. Not modified.
-        y: Received signals of the devices received, `[K, M]`.
-        h: Their gains, `[K]`.
-        sigma2: Variance of the real noise per symbol, `[K]`.
-        devices: Who they are, int64 `[K]`, distinct, below N; `0 ... K-1` if None.
-        drift: Variance of a bit correlation's change per round: zero averages all rounds, infinity forgets
-            at once.
-
-    Returns:
-        `(correlation, state)`: float64 `[K, K]` of the devices received, and the new state.
-
-    Raises:
-        ValueError: As `learn_correlation`, ids outside the population or twice, a negative drift.
+    `devices`, int64 `[K]`, says who was received; `0 ... K-1` if None. A `drift` of zero averages all rounds,
+    infinity forgets at once. Returns the correlation, float64 `[K, K]`, of the devices received, and the new
+    state.
 
     Example:
         >>> y = torch.ones(2, 5000)
@@ -138,8 +105,7 @@ def smooth_correlation(
         >>> bool(r[0, 1] > 0.9), bool(state.evidence[7, 4] > 0), bool(state.evidence[7, 5] > 0)
         (True, True, False)
 
-    Reference:
-        docs/bfl.md, "Learning the correlation".
+    Reference: docs/bfl.md, "Learning the correlation".
     """
     if not drift >= 0:
         raise ValueError(f"drift must be non-negative; got {drift}")
@@ -161,40 +127,43 @@ def smooth_correlation(
 
 
 def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowRank:
-    """`learn_correlation` for thousands of devices: the K x K matrix is never formed.
+    """`learn_correlation` for thousands of devices, with at most `rank` factors: K x K is never formed.
 
-    The kept eigenvectors come from a subspace iteration on y itself, O(K M rank) a sweep, and the sine is
+    The kept eigenvectors come from a subspace iteration on y itself, O(K M rank) per sweep, and the sine is
     applied to blocks of rows. Memory beyond y: O((K + M) * rank).
 
-    Args:
-        y: Received signals, `[K, M]`.
-        h: Channel gains, `[K]`.
-        sigma2: Variance of the real noise per symbol, `[K]`.
-        rank: At most so many factors.
-
-    Returns:
-        A `LowRank` correlation; no factor at all where the evidence is weak.
-
-    Raises:
-        ValueError: Shapes that do not match, NaN, or a rank below one.
-
     Example:
-        >>> y = torch.ones(50, 400)
-        >>> learned = learn_low_rank(y, torch.ones(50), torch.ones(50), rank=2)
+        >>> learned = learn_low_rank(torch.ones(50, 400), torch.ones(50), torch.ones(50), rank=2)
         >>> len(learned), bool(learned.dense()[0, 1] > 0.9)
         (50, True)
 
-    Reference:
-        docs/bfl.md, "Learning the correlation".
+    Reference: docs/bfl.md, "Learning the correlation".
     """
-    check_link(y, h, sigma2)
+    check_symbols(y)
+    check_devices(len(y), h=h, sigma2=sigma2)
     if rank < 1:
         raise ValueError(f"rank must be at least 1; got {rank}")
     check_finite("y", y)
-    if y.shape[1] == 0:
-        return LowRank(torch.zeros(len(y), 0).double(), torch.zeros(0).double())
+    devices, size = y.shape
+    if size == 0:
+        return LowRank(torch.zeros(devices, 0).double(), torch.zeros(0).double())
     factor, ratio = map(torch.from_numpy, _unit_power(h, sigma2))
-    return shrink_bits_low_rank(y.detach(), factor, ratio, rank, _LARGEST_BIT)
+    rows = y.detach() * factor.to(y)[:, None]
+    squares_of = [part.double().square().sum(dim=1) for part in torch.split(rows, _ROWS)]
+    power = torch.cat(squares_of) / math.sqrt(size)
+
+    def seen(x: Tensor) -> Tensor:
+        return (rows @ (rows.T @ x.to(rows)) / math.sqrt(size)).double() - power[:, None] * x
+
+    def sine(x: Tensor) -> Tensor:
+        return torch.sin((math.pi / 2) * x.clamp(-_LARGEST_BIT, _LARGEST_BIT))
+
+    shared, *loadings = _shrunk(seen, ratio.square() * math.sqrt(size), rank, (4, 1, 1, 1))
+    factors, sizes = map(torch.from_numpy, loadings)
+    if shared != 0:
+        factors = torch.cat((factors, torch.ones(devices, 1, dtype=torch.float64)), dim=1)
+        sizes = torch.cat((sizes, torch.tensor([shared], dtype=torch.float64)))
+    return valid_low_rank(mapped(LowRank(factors, sizes), sine), _LARGEST_BIT)
 
 
 def _unit_power(h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
@@ -209,8 +178,9 @@ def _measure(y: Tensor, h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
 
     Without a coordinate there is next to no precision, and nothing is learned.
     """
-    check_link(y, h, sigma2)
+    check_symbols(y)
     devices, size = y.shape
+    check_devices(devices, h=h, sigma2=sigma2)
     if devices > _DENSE_LIMIT:
         raise ValueError(f"y must have at most {_DENSE_LIMIT} devices; for {devices} use learn_low_rank")
     factor, ratio = _unit_power(h, sigma2)
@@ -248,6 +218,78 @@ def _rank_one(evidence: Float64) -> Float64:
     return root
 
 
+def shrink_bits(bits: Float64, precision: Float64) -> Float64:
+    """Shrink measured correlations, `[K, K]` with a zero diagonal, of variance `1/(p_k * p_j)`."""
+    devices, root = len(bits), np.sqrt(precision)
+    seen = bits * np.outer(root, root)
+    if devices > _COMPILED_LIMIT:
+        times, counts = torch.from_numpy(seen).matmul, [6] + [2] * (_SWEEPS - 1)
+        shared, factors, sizes = _shrunk(times, torch.from_numpy(precision), _LARGEST_RANK, counts)
+    else:
+        squares, edge = _noise(precision)
+        total = float(root @ seen @ root)
+        shared = shrink_common(total, squares)
+        if devices <= 2:
+            return np.full_like(bits, shared)
+        shared, values, vectors = sweeps(seen, root, edge, squares, total, shared, _SWEEPS)
+        factors, sizes = _loadings(values, vectors, edge, precision)
+    shrunk: Float64 = shared + (factors * sizes) @ factors.T
+    return shrunk
+
+
+def _shrunk(
+    seen: Callable[[Tensor], Tensor], precision: Tensor, rank: int, counts: Sequence[int]
+) -> tuple[float, Float64, Float64]:
+    """Return the common correlation and the loadings `[K, r]` and sizes `[r]` of factors above the noise.
+
+    `seen` multiplies by the measured correlations, scaled to unit noise, with a zero diagonal; `counts` are
+    the iterations for the leading eigenvectors in each sweep.
+    """
+    devices, root = len(precision), precision.sqrt()
+    squares, edge = _noise(precision.numpy())
+    total = float(root @ seen(root[:, None])[:, 0])
+    shared = shrink_common(total, squares)
+    diagonal = torch.zeros(devices, dtype=torch.float64)
+    start: Tensor | None = None
+    for count in counts:
+
+        def rest(x: Tensor, shared: float = shared, diagonal: Tensor = diagonal) -> Tensor:
+            inside = (shared * precision + diagonal)[:, None] * x
+            return seen(x) - shared * root[:, None] * (root @ x) + inside
+
+        start, values = leading(rest, devices, rank, count, start)
+        kept = values.abs() > edge
+        values, vectors = values[kept], start[:, kept]
+        if len(values) == 0 and not bool(diagonal.any()):
+            break  # pure noise, and so it would be again
+        strength = torch.from_numpy(least_squares(values.numpy(), edge))
+        diagonal = vectors.square() @ strength
+        explained = (root @ vectors).square() @ strength - precision @ diagonal
+        shared = shrink_common(total - float(explained), squares)
+    return shared, *_loadings(values.numpy(), vectors.numpy(), edge, precision.numpy())
+
+
+def _noise(precision: Float64) -> tuple[float, float]:
+    """Return the evidence about a common correlation, and where the eigenvalues of pure noise end."""
+    devices = len(precision)
+    # Room for the edge's fluctuation at small K. precision is at most sqrt(M); the second term is what sample
+    # covariances have beyond a Wigner matrix.
+    edge = (2 * math.sqrt(devices) + devices / float(precision.max())) * (1 + math.pow(devices, -2 / 3))
+    return float(precision.sum() ** 2 - (precision**2).sum()), edge
+
+
+def _loadings(values: Float64, vectors: Float64, edge: float, precision: Float64) -> tuple[Float64, Float64]:
+    """Undo the scaling of kept eigenvectors: each device's entry is shrunk by the evidence it had.
+
+    An entry divided by `sqrt(p_k)` is a loading with error variance `1/(e**2 * p_k)`; the loadings' own
+    variance is what the eigenvector has beyond its error, averaged over devices.
+    """
+    true = (np.abs(values) + np.sqrt(values**2 - edge**2)) / 2
+    signal = np.maximum(1 - len(vectors) / true**2, 0.02) / precision.sum()
+    error = 1 / (true**2 * precision[:, None])
+    return vectors / np.sqrt(precision)[:, None] * (signal / (signal + error)), np.sign(values) * true
+
+
 def _to_correlation(bits: Float64, floor: float = 1e-2) -> Tensor:
     """Map the bits' correlations to the gradients' and to a valid correlation matrix.
 
@@ -259,7 +301,9 @@ def _to_correlation(bits: Float64, floor: float = 1e-2) -> Tensor:
     for _ in range(50):
         if int(torch.linalg.cholesky_ex(torch.from_numpy(matrix - margin)).info) == 0:
             return torch.from_numpy(matrix)
-        values, vectors = eigenvectors(matrix)
+        values, vectors = (
+            x.numpy() for x in torch.linalg.eigh(torch.from_numpy(matrix))
+        )  # twice NumPy's speed
         matrix = (vectors * np.maximum(values, floor)) @ vectors.T
         scale = 1 / np.sqrt(matrix.diagonal())
         matrix = matrix * np.outer(scale, scale)

@@ -1,17 +1,9 @@
-"""The exact posterior mean when devices share one factor: one integral a coordinate, for any K and M.
+"""The exact posterior mean when devices share one factor: one integral per coordinate, for any K and M.
 
-Signal model: `g_k = mean_k + shared_k * z + private_k * e_k` with z and all e_k independent N(0, 1);
-`y_k = h_k * sign(g_k - mean_k) + n_k`, real noise `n_k ~ N(0, sigma2_k)`, half-LLR `l = h*y/sigma2`. Given z
-everything is closed form: with `alpha_k = shared_k * z / private_k`, `p_k = 1/(1 + exp(-2*l_k))`,
+`g_k = mean_k + shared_k * z + private_k * e_k` with z and all e_k independent N(0, 1). Given z everything is
+closed form: with `alpha_k = shared_k * z / private_k`, half-LLR l_k, `p_k = 1/(1 + exp(-2*l_k))` and
 `Z_k = p_k * Phi(alpha_k) + (1 - p_k) * Phi(-alpha_k)`, the posterior of z is `phi(z) * prod_k Z_k(z)` and
 `E[g_k | z, y] = mean_k + shared_k * z + private_k * phi(alpha_k) * (2*p_k - 1) / Z_k`.
-
-The integral over z. All likelihoods turn at z = 0, within `private/shared`, which is 0.03 at a correlation of
-0.999; away from zero they are flat. Gauss-Hermite nodes at the mode miss such a step: with 40 of them the
-result can be off by half a standard deviation. The trapezoidal sum in u, `z = c * sinh(u)`, is as fine as the
-narrowest step near zero and coarse elsewhere, converges exponentially, and has the same nodes for all
-coordinates: Phi and phi are tabulated once, and the inner loop multiplies. Nodes far below the mode are
-skipped.
 """
 
 from __future__ import annotations
@@ -24,20 +16,21 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
-from signfade._check import check_finite, check_positive, check_shape
+from signfade._check import check_positive, check_shape
 from signfade.kernels.dispatch import is_compiled
 from signfade.kernels.factor import factor_range
 from signfade.kernels.threads import available_threads, run_ranges
-from signfade.server.joint._inputs import check_correlation, check_devices, check_link, mean_term
-from signfade.server.joint.lowrank import LowRank, leading
+from signfade.server._sum import check_devices, check_symbols
+from signfade.server.joint._inputs import check_correlation, mean_term, weights_or_ones
 from signfade.uplink.channel import half_llr
 
 __all__ = ["factor_bfl", "factor_nodes", "fit_factor", "private_part"]
 
+Float64 = NDArray[np.float64]
+
 _REACH = 9.0  # |z| beyond this has a prior mass of 2e-19
-_SPACING = (
-    0.24  # the bell and the steps are analytic in a strip of half-width pi/4: exp(-pi**2/2/0.24) = 1e-9
-)
+# The bell and the steps are analytic in a strip of half-width pi/4: exp(-pi**2/2/0.24) = 1e-9.
+_SPACING = 0.24
 _SHARPEST = 1e4  # largest shared/private: a correlation of 1 - 1e-8
 
 
@@ -49,32 +42,15 @@ def factor_bfl(
     shared: Tensor,
     private: Tensor,
     weights: Tensor | None = None,
-    *,
-    threads: int | None = None,
 ) -> Tensor:
     """Posterior mean of the summed gradient when the devices' correlation has one factor.
 
     `ghat = sum_k alpha_k * mean_k + int p(z|y) * sum_k alpha_k * E[g_k - mean_k | z, y] dz`
 
-    Exact up to 1e-7 of the sum's standard deviation, from -60 to 60 dB and for correlations from 0 to 1 -
-    1e-8. O(Q K M) with `Q = len(factor_nodes(...)[0])`, 27 to some 150.
-
-    Args:
-        y: Received signals, `[K, M]`, float32 or float64 (computed in float64 either way).
-        h: Channel gains, `[K]`.
-        sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
-        mean: Mean of each device's gradient, `[K]` or `[K, M]`.
-        shared: Loading on the shared factor, `[K]`, of either sign.
-        private: Standard deviation of what is the device's own, `[K]`; `shared**2 + private**2` is its
-            variance.
-        weights: `alpha_k`, `[K]`; ones if None.
-        threads: At most so many threads, by default as many as there are cores. Never changes a result.
-
-    Returns:
-        The estimate of `sum_k alpha_k * g_k`, `[M]`. With `shared = 0` it is `sbfl` with a Gaussian prior.
-
-    Raises:
-        ValueError: Shapes that do not match, a negative `private`, NaN.
+    Exact up to 1e-7 of the sum's standard deviation, from -60 to 60 dB and for correlations from 0 to
+    1 - 1e-8. `shared` `[K]` is the loading on the shared factor, of either sign, `private` `[K]` the standard
+    deviation of what is the device's own. With `shared = 0` the rule is `sbfl` with a Gaussian prior. Other
+    arguments as in `sbfl`, y as symbols `[K, M]`.
 
     Example:
         >>> one = torch.ones(2)
@@ -82,14 +58,13 @@ def factor_bfl(
         >>> factor_bfl(y, one, one, 0 * one, shared=0.9 * one, private=0.4 * one)
         tensor([ 1.4146, -0.2763])
 
-    Reference:
-        Section III for a one-factor prior; docs/bfl.md.
+    Reference: Section III for a one-factor prior; docs/bfl.md.
     """
-    check_link(y, h, sigma2)
+    check_symbols(y)
     devices, size = y.shape
-    check_devices(mean, weights, devices, size)
+    check_devices(devices, size, h=h, sigma2=sigma2, mean=mean, weights=weights)
     load, own = _loadings(shared, private, devices)
-    alpha = np.ones(devices) if weights is None else weights.detach().double().cpu().numpy()
+    alpha = weights_or_ones(weights, devices).numpy()
     llr = half_llr(y.detach(), h, sigma2)
     node, log_weight = factor_nodes(shared, private)
     steep = np.divide(load, own, out=np.zeros_like(load), where=own > 0)
@@ -104,41 +79,25 @@ def factor_bfl(
         def work(first: int, last: int) -> None:
             factor_range(values, *tables, node, log_weight, shared_sum, first, last, out)
 
-        run_ranges(work, size, threads or available_threads())
+        run_ranges(work, size, available_threads())
         centred = torch.from_numpy(out)
     else:
         centred = _portable(llr, tables, node, log_weight, shared_sum)
     return centred.to(y) + mean_term(mean, weights, y)
 
 
-def factor_nodes(shared: Tensor, private: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def factor_nodes(shared: Tensor, private: Tensor) -> tuple[Float64, Float64]:
     """Nodes z and log-weights of the integral over the shared factor, chosen for an error below 1e-7.
 
     `z = c * sinh(u)`, u equally spaced, `c` the narrowest step `private/shared` (at most 1), log-weights
-    `log(phi(z) * dz/du)` up to a constant. The spacing resolves the posterior wherever it can be narrow: K
-    devices with steps of width w make one of width `w/sqrt(K)` near zero.
-
-    Args:
-        shared: Loadings, `[K]`.
-        private: Standard deviation of the device's own part, `[K]`.
-
-    Returns:
-        `(z, log_weight)`, float64 `[Q]`; the middle node is zero.
-
-    Example:
-        >>> one = torch.ones(20)
-        >>> [len(factor_nodes(a * one, b * one)[0]) for a, b in ((0.0, 1.0), (0.5, 0.9), (1.0, 0.03))]
-        [27, 33, 69]
-
-    Reference:
-        docs/bfl.md, "The integral of the factor rule".
+    `log(phi(z) * dz/du)` up to a constant; float64 `[Q]` each. The spacing resolves the posterior wherever it
+    can be narrow: K devices with steps of width w make one of width `w/sqrt(K)` near zero.
     """
     load, own = _loadings(shared, private, len(shared))
     steep = np.abs(load[own > 0] / own[own > 0])
     width = min(1.0, 1 / max(float(steep.max(initial=0.0)), 1e-9))
     where = np.linspace(0.0, 3.0, 61)
-    # Fisher information about z at z: (2/pi) * steep**2 a device at most, and at most 0.54/z**2 whatever the
-    # step.
+    # Fisher information about z at z: at most (2/pi) * steep**2 per device, and 0.54/z**2 whatever the step.
     limit = 0.54 / np.maximum(where, 1e-9) ** 2
     information = np.minimum((2 / math.pi) * steep[:, None] ** 2, limit[None, :]).sum(axis=0)
     narrow = math.sqrt(float(((width**2 + where**2) * (1 + information)).max()))
@@ -149,55 +108,26 @@ def factor_nodes(shared: Tensor, private: Tensor) -> tuple[NDArray[np.float64], 
     return z, np.log(np.cosh(u)) - z**2 / 2
 
 
-def fit_factor(correlation: Tensor | LowRank) -> Tensor:
-    """Loadings of the one-factor correlation closest to a given one, off the diagonal.
+def fit_factor(correlation: Tensor) -> Tensor:
+    """Loadings of the one-factor correlation closest to a given one, `[K, K]`, off the diagonal.
 
     Minimises `sum_{k != j} (r_kj - a_k * a_j)**2` by filling the diagonal with `a_k**2` and taking the
-    leading eigenvector, in turn.
-
-    Args:
-        correlation: `[K, K]`, or `LowRank`.
-
-    Returns:
-        a, float64 `[K]`, between -0.9999 and 0.9999, with a non-negative sum. For devices of standard
-        deviation std, `shared = a * std` and `private = private_part(std, shared)`.
-
-    Raises:
-        ValueError: Not a correlation matrix.
+    leading eigenvector, in turn. The loadings a are float64 `[K]`, between -0.9999 and 0.9999, with a
+    non-negative sum. For devices of standard deviation std, `shared = a * std` and
+    `private = private_part(std, shared)`.
 
     Example:
         >>> fit_factor(torch.tensor([[1.0, 0.4, 0.2], [0.4, 1.0, 0.2], [0.2, 0.2, 1.0]])).round(decimals=3)
         tensor([0.6320, 0.6320, 0.3160], dtype=torch.float64)
-
-    Reference:
-        docs/bfl.md.
     """
-    if isinstance(correlation, LowRank):
-        return _leading_factor(correlation, torch.full((len(correlation),), 0.5).double())
-    matrix = check_correlation(correlation, len(correlation))
-    off = matrix - torch.eye(len(matrix), dtype=torch.float64)
+    devices = len(correlation)
+    matrix = check_correlation(correlation, devices)
     # The largest correlation of each device is a first guess of what it shares.
-    return _leading_factor(matrix, off.abs().amax(dim=1))
-
-
-def _leading_factor(matrix: Tensor | LowRank, filled: Tensor) -> Tensor:
-    """Fill the diagonal, take the leading eigenvector, and again, until nothing moves."""
-    devices = len(matrix)
+    filled = (matrix - torch.eye(devices, dtype=torch.float64)).abs().amax(dim=1)
     loadings = torch.zeros(devices, dtype=torch.float64)
-    for sweep in range(200 if devices > 1 else 0):
-        change = filled - 1
-        if isinstance(matrix, LowRank):
-            low = matrix
-
-            def times(x: Tensor, change: Tensor = change, low: LowRank = low) -> Tensor:
-                return low.times(x) + change[:, None] * x
-
-            vectors, values = leading(times, devices, 1, 8 if sweep == 0 else 3, loadings[:, None])
-            top, vector = values[0], vectors[:, 0]
-        else:
-            values, vectors = torch.linalg.eigh(matrix + torch.diag(change))
-            top, vector = values[-1], vectors[:, -1]
-        new = (vector * top.clamp_min(0.0).sqrt()).clamp(-0.9999, 0.9999)
+    for _ in range(200 if devices > 1 else 0):
+        values, vectors = torch.linalg.eigh(matrix + torch.diag(filled - 1))
+        new = (vectors[:, -1] * values[-1].clamp_min(0.0).sqrt()).clamp(-0.9999, 0.9999)
         new = new if float(new @ loadings) >= 0 else -new
         settled = float((new - loadings).abs().max()) < 1e-9
         loadings, filled = new, new.square()
@@ -208,9 +138,6 @@ def _leading_factor(matrix: Tensor | LowRank, filled: Tensor) -> Tensor:
 
 def private_part(std: Tensor, shared: Tensor) -> Tensor:
     """What a loading leaves: `sqrt(std**2 - shared**2)`, `[K]`.
-
-    Raises:
-        ValueError: A loading above the standard deviation.
 
     Example:
         >>> private_part(torch.tensor([5.0, 1.0]), torch.tensor([3.0, -1.0]))
@@ -226,25 +153,17 @@ def private_part(std: Tensor, shared: Tensor) -> Tensor:
     return (std.square() - shared.square()).clamp_min(0.0).sqrt()
 
 
-def _loadings(
-    shared: Tensor, private: Tensor, devices: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    for name, value in (("shared", shared), ("private", private)):
-        check_shape(name, value, (devices,))
-        check_finite(name, value)
+def _loadings(shared: Tensor, private: Tensor, devices: int) -> tuple[Float64, Float64]:
+    check_devices(devices, shared=shared, private=private)
     check_positive("private", private, zero=True)
     load, own = shared.detach().double().cpu().numpy(), private.detach().double().cpu().numpy()
     return load, np.maximum(own, np.abs(load) / _SHARPEST)
 
 
 def _portable(
-    llr: Tensor,
-    tables: tuple[NDArray[np.float64], ...],
-    node: NDArray[np.float64],
-    log_weight: NDArray[np.float64],
-    shared_sum: float,
+    llr: Tensor, tables: tuple[Float64, ...], node: Float64, log_weight: Float64, shared_sum: float
 ) -> Tensor:
-    """The same sum in torch: for other devices, and where numba is not installed."""
+    """The same sum in torch, for other devices."""
     z, level, above, below, slope = (torch.from_numpy(x).to(llr.device) for x in (node, log_weight, *tables))
     out = torch.empty(llr.shape[1], dtype=torch.float64, device=llr.device)
     block = max(1, 4_000_000 // above.numel())

@@ -16,7 +16,7 @@ __all__ = ["LowRank", "solve_low_rank"]
 
 _BLOCK = 512  # rows of the K x K matrix that exist at a time
 _LANDMARKS = (
-    1024  # with more devices than twice this, a function of all entries is learned from so many columns
+    1024  # columns from which a function of all entries is learned, with more devices than twice this
 )
 
 
@@ -28,13 +28,10 @@ class LowRank:
     O(K r); a thousand devices and fewer are better served by the dense matrix.
 
     Example:
-        >>> LowRank(vectors=torch.full((3, 1), 0.5), values=torch.ones(1)).dense()
-        tensor([[1.0000, 0.2500, 0.2500],
-                [0.2500, 1.0000, 0.2500],
-                [0.2500, 0.2500, 1.0000]], dtype=torch.float64)
+        >>> LowRank(vectors=torch.full((3, 1), 0.5), values=torch.ones(1)).dense()[0]
+        tensor([1.0000, 0.2500, 0.2500], dtype=torch.float64)
 
-    Reference:
-        docs/bfl.md, "Learning the correlation".
+    Reference: docs/bfl.md, "Learning the correlation".
     """
 
     vectors: Tensor
@@ -56,11 +53,10 @@ class LowRank:
 
     def times(self, vector: Tensor) -> Tensor:
         """The matrix times a vector `[K]` or `[K, n]`."""
-        v = self.vectors.double()
-        private = self.private() if vector.ndim == 1 else self.private().unsqueeze(1)
-        inner = v.T @ vector
-        values = self.values.double() if vector.ndim == 1 else self.values.double().unsqueeze(1)
-        return v @ (values * inner) + private * vector
+        v, values, private = self.vectors.double(), self.values.double(), self.private()
+        if vector.ndim == 2:
+            values, private = values.unsqueeze(1), private.unsqueeze(1)
+        return v @ (values * (v.T @ vector)) + private * vector
 
     @cached_property
     def bits(self) -> LowRank:

@@ -1,14 +1,8 @@
-"""BFL: the joint posterior mean of all devices' gradients, Section III of the paper, without its
-factorisation.
+"""BFL: the joint posterior mean of all devices' gradients, Section III without its factorisation.
 
 Signal model: the centred gradients `g_1 ... g_K` of one coordinate are jointly Gaussian with a covariance C
-that is the same for every coordinate (after `signfade.device.rotation` it is); `y_k = h_k * sign(g_k) + n_k`,
-real noise `n_k ~ N(0, sigma2_k)`, half-LLR `l_k = h_k * y_k / sigma2_k`. Then
-`p(g | y) ~ N(g; 0, C) * prod_k exp(sign(g_k) * l_k)`.
-
-The paper factorises `P(y_1 ... y_K | g_k)` into a product over devices, which needs g_i and g_j to be
-independent given g_k: for K > 2 that is no longer the posterior of a jointly Gaussian prior, and it is not
-used here.
+that is the same for every coordinate (after `signfade.device.rotation` it is). With half-LLRs
+`l_k = h_k * y_k / sigma2_k`, `p(g | y) ~ N(g; 0, C) * prod_k exp(sign(g_k) * l_k)`.
 """
 
 from __future__ import annotations
@@ -19,18 +13,18 @@ import torch
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_shape, check_tensor
-from signfade.server.joint._copies import merge_copies
+from signfade.server._sum import check_devices, check_symbols
 from signfade.server.joint._inputs import (
-    check_devices,
-    check_link,
     independent_groups,
     mean_term,
+    merge_copies,
+    snr_of,
     split_covariance,
+    weights_or_ones,
 )
-from signfade.server.joint.ep import ep_means
+from signfade.server.joint.approximate import ep_means, gibbs_means
 from signfade.server.joint.exact import exact_means
 from signfade.server.joint.factor import factor_bfl, fit_factor
-from signfade.server.joint.gibbs import gibbs_means
 from signfade.uplink.channel import half_llr
 
 __all__ = ["Method", "bfl", "device_bfl", "gibbs_bfl"]
@@ -47,8 +41,6 @@ def bfl(
     covariance: Tensor,
     weights: Tensor | None = None,
     method: Method = "exact",
-    *,
-    threads: int | None = None,
 ) -> Tensor:
     """Posterior mean of the summed gradient under a joint Gaussian prior across devices.
 
@@ -60,25 +52,10 @@ def bfl(
     | `gibbs` | samples; `gibbs_bfl` also returns the error | hundreds | 1/sqrt(sweeps) |
     | `ep` | expectation propagation | hundreds, fast | about 1 % of the signal, see `ep_means` |
 
-    The covariance may be singular. Devices with correlation 1 or -1 are one device whose half-LLRs add up.
-
-    Args:
-        y: Received signals, `[K, M]`.
-        h: Channel gains, `[K]`. A device with gain zero is estimated from the others.
-        sigma2: Variance of the real noise per symbol, `[K]`. Zero is a noiseless link.
-        mean: Mean of each device's gradient, `[K]` or `[K, M]`.
-        covariance: Between the devices' gradients, `[K, K]`; a variance of zero is a silent device.
-        weights: `alpha_k`, `[K]`; ones if None.
-        method: `"exact"`, `"gibbs"` or `"ep"`.
-        threads: At most so many threads, by default as many as there are cores.
-
-    Returns:
-        The estimate of `sum_k alpha_k * g_k`, `[M]`. With a diagonal covariance it is `sbfl` with a Gaussian
-        prior.
-
-    Raises:
-        ValueError: Shapes that do not match, a covariance that is not symmetric or not positive
-            semidefinite, or too many devices for the method; the error says which method fits.
+    `covariance` `[K, K]` is the one between the devices' gradients and may be singular: a variance of zero is
+    a silent device, and devices with correlation 1 or -1 are one device whose half-LLRs add up. With a
+    diagonal one the rule is `sbfl` with a Gaussian prior. A device with gain zero is estimated from the
+    others. Other arguments as in `sbfl`, y as symbols `[K, M]`.
 
     Example:
         >>> one = torch.ones(2)
@@ -86,21 +63,20 @@ def bfl(
         >>> bfl(y, one, one, 0 * one, covariance=torch.tensor([[1.0, 0.8], [0.8, 1.0]]))
         tensor([ 1.4250, -0.2744])
 
-    Reference:
-        Section III, eqs. for the conditional mean; docs/bfl.md.
+    Reference: Section III, eqs. for the conditional mean; docs/bfl.md.
     """
     check_choice("method", method, METHODS)
     llr, correlation, combine = _problem(y, h, sigma2, mean, covariance, weights)
     if method == "exact":
         centred = exact_means(llr, correlation, combine)
     elif method == "gibbs":
-        centred = gibbs_means(llr, correlation, combine, threads=threads)[0]
+        centred = gibbs_means(llr, correlation, combine)[0]
     else:
-        centred = _by_ep(llr, _snr(h, sigma2), correlation, combine, threads)
+        centred = _by_ep(llr, snr_of(h, sigma2), correlation, combine)
     return centred[0].to(y) + mean_term(mean, weights, y)
 
 
-def _by_ep(llr: Tensor, snr: Tensor, correlation: Tensor, combine: Tensor, threads: int | None) -> Tensor:
+def _by_ep(llr: Tensor, snr: Tensor, correlation: Tensor, combine: Tensor) -> Tensor:
     """Expectation propagation, but an integral over the factor for groups of devices that are almost copies.
 
     There the former is at its worst, and the latter exact. Groups have nothing to do with each other.
@@ -113,12 +89,12 @@ def _by_ep(llr: Tensor, snr: Tensor, correlation: Tensor, combine: Tensor, threa
         if loadings is not None:
             one = torch.ones(len(group))  # half-LLRs are signals of a link with unit gain and noise
             prior = (0 * one, loadings, (1 - loadings.square()).sqrt(), combine[0, group])
-            total += factor_bfl(llr[group].double().cpu(), one, one, *prior, threads=threads)
+            total += factor_bfl(llr[group].double().cpu(), one, one, *prior)
             left[group] = False
     if bool(left.any()):
         rest = slice(None) if bool(left.all()) else left  # a slice copies no signals
         problem = (llr[rest], correlation[rest][:, rest], combine[:, rest])
-        total += ep_means(*problem, None if joined is None else joined[rest], threads=threads)[0]
+        total += ep_means(*problem, None if joined is None else joined[rest])[0]
     return total
 
 
@@ -142,36 +118,13 @@ def gibbs_bfl(
     *,
     sweeps: int = 2000,
     seed: int = 0,
-    threads: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`bfl` by Gibbs sampling, with its standard error.
+    """`bfl` by Gibbs sampling, `[M]`, with its standard error, `[M]`.
 
-    Args:
-        y: As in `bfl`, like h, sigma2, mean, covariance and weights.
-        h: `[K]`.
-        sigma2: `[K]`.
-        mean: `[K]` or `[K, M]`.
-        covariance: `[K, K]`.
-        weights: `[K]` or None.
-        sweeps: Visits to every variable; a fifth is discarded.
-        seed: Of the chains.
-        threads: As in `bfl`.
-
-    Returns:
-        `(estimate, standard_error)`, `[M]` each.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> y = torch.tensor([[0.8, -0.4], [0.6, 0.2]])
-        >>> found, error = gibbs_bfl(y, one, one, 0 * one, torch.tensor([[1.0, 0.8], [0.8, 1.0]]))
-        >>> bool(((found - torch.tensor([1.4250, -0.2744])).abs() < 4 * error).all())
-        True
-
-    Reference:
-        docs/bfl.md.
+    `sweeps` are visits to every variable, of which a fifth is discarded; `seed` is that of the chains.
     """
     llr, correlation, combine = _problem(y, h, sigma2, mean, covariance, weights)
-    centred, error = gibbs_means(llr, correlation, combine, sweeps=sweeps, seed=seed, threads=threads)
+    centred, error = gibbs_means(llr, correlation, combine, sweeps=sweeps, seed=seed)
     return centred[0].to(y) + mean_term(mean, weights, y), error[0].to(y)
 
 
@@ -180,30 +133,15 @@ def device_bfl(
 ) -> Tensor:
     """Posterior mean of one device's gradient when its *coordinates* are correlated.
 
-    The same posterior with the roles changed: the M coordinates of one device are the dependent variables,
-    all seen through the same link. For small M only: twelve with `exact`, hundreds with `gibbs` or `ep`.
-
-    Args:
-        y: Received signals of the device, `[M]`.
-        h: Its gain.
-        sigma2: Variance of the real noise per symbol.
-        mean: Mean of its gradient, `[M]`, or `[]` or `[1]` for one number.
-        covariance: Between its coordinates, `[M, M]`.
-        method: As in `bfl`.
-
-    Returns:
-        `E[g | y]`, `[M]`.
-
-    Raises:
-        ValueError: As `bfl`.
+    The same posterior with the roles changed: the M coordinates of one device, y `[M]`, are the dependent
+    variables, all seen through the same link: twelve with `exact`, hundreds with `gibbs` or `ep`.
 
     Example:
         >>> covariance = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
         >>> device_bfl(torch.tensor([0.8, 0.0]), 1.0, 1.0, torch.zeros(()), covariance)  # the second follows
         tensor([0.5298, 0.4768])
 
-    Reference:
-        Section III-B, "Computational complexity": the M-dimensional integration it declines; docs/bfl.md.
+    Reference: Section III-B, "Computational complexity": the M-dimensional integration it declines.
     """
     check_choice("method", method, METHODS)
     check_tensor("y", y)
@@ -213,7 +151,8 @@ def device_bfl(
     check_shape("mean", mean, (), (1,), (size,))
     check_finite("mean", mean)
     gain, noise = (torch.tensor([float(value)], dtype=torch.float64) for value in (h, sigma2))
-    check_link(y[None], gain, noise)
+    check_symbols(y[None])
+    check_devices(1, h=gain, sigma2=noise)
     if size == 0:
         check_shape("covariance", covariance, (0, 0))
         return torch.zeros_like(y)
@@ -225,21 +164,15 @@ def device_bfl(
     elif method == "gibbs":
         centred = gibbs_means(llr, correlation, combine)[0]
     else:
-        centred = ep_means(llr, correlation, combine, _snr(gain, noise).expand(size))[0]
+        centred = ep_means(llr, correlation, combine, snr_of(gain, noise).expand(size))[0]
     return centred[:, 0].to(y) + mean.to(y)
-
-
-def _snr(h: Tensor, sigma2: Tensor) -> Tensor:
-    power = h.detach().double().square()
-    return torch.where(power == 0, torch.zeros_like(power), power / sigma2.detach().double())
 
 
 def _problem(
     y: Tensor, h: Tensor, sigma2: Tensor, mean: Tensor, covariance: Tensor, weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check all; return half-LLRs `[K, M]`, correlation `[K, K]` and weighted deviations `[1, K]`."""
-    check_link(y, h, sigma2)
-    check_devices(mean, weights, *y.shape)
+    check_symbols(y)
+    check_devices(*y.shape, h=h, sigma2=sigma2, mean=mean, weights=weights)
     std, correlation = split_covariance(covariance, len(y))
-    alpha = torch.ones_like(std) if weights is None else weights.detach().double().cpu()
-    return half_llr(y.detach(), h, sigma2), correlation, (alpha * std)[None]
+    return half_llr(y.detach(), h, sigma2), correlation, (weights_or_ones(weights, len(y)) * std)[None]
