@@ -19,7 +19,7 @@ from torch import Tensor
 
 from signfade._check import check_choice, check_shape
 from signfade.device.prior import FAMILIES, Prior, check_segments, spread
-from signfade.kernels.noise import standard_normal
+from signfade.kernels import standard_normal
 from signfade.settings import Family
 
 __all__ = ["add_sign_noise", "noisy_scale", "sign_noise_factor"]

@@ -17,7 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_rows, check_shape, check_tensor
-from signfade.kernels.mixture import mixture_range
+from signfade.kernels.integrals import mixture_range
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["over_the_air", "superposed_vote"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from signfade.kernels import pooling, winograd
-from signfade.kernels.dispatch import is_compiled
+from signfade.kernels.jit import is_compiled
 
 __all__ = ["PooledConv"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from signfade.device.encoder import join
 from signfade.device.scale_range import SaturationState
-from signfade.kernels.gram import pair_sums
+from signfade.kernels.correlations import pair_sums
 from signfade.server import Server, ServerMemory, Truth
 from signfade.server.joint_rule import PAIRED_DEVICES
 from signfade.settings import RunSettings

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from signfade.kernels.orthants import sign_moments
+from signfade.kernels.integrals import sign_moments
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.joint._copies import SAME
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.kernels.shrink import least_squares, shrink_common, sweeps
+from signfade.kernels.correlations import least_squares, shrink_common, sweeps
 from signfade.server.joint.lowrank import LowRank, leading, mapped, valid_low_rank
 
 Float64 = NDArray[np.float64]

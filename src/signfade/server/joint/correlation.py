@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
-from signfade.kernels.gram import pair_sums
+from signfade.kernels.correlations import pair_sums
 from signfade.server.joint._inputs import check_link
 from signfade.server.joint._shrink import Float64, eigenvectors, shrink_bits, shrink_bits_low_rank
 from signfade.server.joint.lowrank import LowRank

@@ -25,8 +25,8 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from signfade._check import check_finite, check_positive, check_shape
-from signfade.kernels.dispatch import is_compiled
-from signfade.kernels.factor import factor_range
+from signfade.kernels.integrals import factor_range
+from signfade.kernels.jit import is_compiled
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.joint._inputs import check_correlation, check_devices, check_link, mean_term
 from signfade.server.joint.lowrank import LowRank, leading

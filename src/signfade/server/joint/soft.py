@@ -17,8 +17,8 @@ from torch import Tensor
 
 from signfade._check import check_shape
 from signfade.kernels import fused
-from signfade.kernels.dispatch import is_compiled
-from signfade.kernels.noise import TILE
+from signfade.kernels.fused import TILE
+from signfade.kernels.jit import is_compiled
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.joint._inputs import (
     check_devices,

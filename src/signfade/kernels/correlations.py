@@ -1,20 +1,22 @@
-"""Sums of products between all pairs of devices' signals."""
+"""Correlations between devices: sums of products of their signals, and how to shrink what is seen of bits."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from signfade.kernels.dispatch import is_compiled
-from signfade.kernels.jit import njit
-from signfade.kernels.threads import available_threads, run_ranges
+from signfade.kernels.jit import is_compiled, njit
+from signfade.kernels.threads import run_ranges
 
-__all__ = ["pair_sums"]
+__all__ = ["least_squares", "pair_sums", "shrink_common", "sweeps"]
 
 CHUNK = 1024  # coordinates summed in the precision of y before they join a float64 total
+_PLAIN_CHUNK = 4096  # the same, of the plain form
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
@@ -64,9 +66,6 @@ def gram_tiles(y, first, last, out):
                 out[c + b, r + a] = totals[tile, a, b]
 
 
-_CHUNK = 4096
-
-
 def pair_sums(y: Tensor, threads: int | None = None) -> Tensor:
     """Return `y @ y.T` in float64, `[K, K]`; the same bits for any number of threads.
 
@@ -79,8 +78,8 @@ def pair_sums(y: Tensor, threads: int | None = None) -> Tensor:
     devices = len(y)
     if not is_compiled(y):
         total = torch.zeros(devices, devices, dtype=torch.float64, device=y.device)
-        for first in range(0, y.shape[1], _CHUNK):
-            part = y[:, first : first + _CHUNK]
+        for first in range(0, y.shape[1], _PLAIN_CHUNK):
+            part = y[:, first : first + _PLAIN_CHUNK]
             total += (part @ part.T).double()
         return total.cpu()
     padded = -(-devices // 4) * 4
@@ -89,9 +88,48 @@ def pair_sums(y: Tensor, threads: int | None = None) -> Tensor:
         rows = np.concatenate((rows, np.zeros((padded - devices, rows.shape[1]), rows.dtype)))
     out = np.empty((padded, padded), np.float64)
     side = padded // 4
-
-    def work(first: int, last: int) -> None:
-        gram_tiles(rows, first, last, out)
-
-    run_ranges(work, side * (side + 1) // 2, threads or available_threads())
+    run_ranges(lambda first, last: gram_tiles(rows, first, last, out), side * (side + 1) // 2, threads)
     return torch.from_numpy(out[:devices, :devices].copy())
+
+
+@njit(cache=True)
+def shrink_common(product, squares):
+    """The correlation common to all pairs: `product/squares`, of variance `2/squares`, shrunk.
+
+    Below two standard deviations it is nothing; and no more is assumed than that correlations of bits have
+    a variance of about 0.1.
+    """
+    if squares <= 0:
+        return 0.0
+    value, variance = product / squares, 2 / squares
+    if value**2 <= 4 * variance:
+        return 0.0
+    return value * math.sqrt(1 - 4 * variance / value**2) * 0.1 / (0.1 + variance)
+
+
+@njit(cache=True)
+def least_squares(values, edge):
+    """The eigenvalues that bring the kept eigenvectors' matrix closest to the truth."""
+    return np.sign(values) * np.sqrt(values**2 - edge**2)
+
+
+@njit(nogil=True, cache=True)
+def sweeps(seen, root, edge, squares, total, shared, count):
+    """Return the common correlation, and the eigenvalues and eigenvectors above the edge of the noise."""
+    devices = root.shape[0]
+    precision = root**2
+    diagonal = np.zeros(devices)
+    for _ in range(count):
+        rest = seen - shared * np.outer(root, root)
+        for k in range(devices):
+            rest[k, k] = diagonal[k]
+        values, vectors = np.linalg.eigh(rest)
+        kept = np.flatnonzero(np.abs(values) > edge)
+        values, vectors = values[kept], np.ascontiguousarray(vectors[:, kept])
+        if len(kept) == 0 and not diagonal.any():
+            break  # pure noise, and so it would be again
+        strength = least_squares(values, edge)
+        diagonal = vectors**2 @ strength
+        explained = (root @ vectors) ** 2 @ strength - precision @ diagonal
+        shared = shrink_common(total - explained, squares)
+    return shared, values, vectors
