@@ -30,8 +30,8 @@ from torch import Tensor
 
 from signfade._check import check_choice
 from signfade.kernels.jit import njit
+from signfade.kernels.rules import RULES, SIGN, TANH, check_keys, check_sent, scalars, slopes
 from signfade.kernels.simd import add, float_bits, from_bits, rotate, shift_left, shift_right, sub, to_float
-from signfade.kernels.slopes import RULES, SIGN, TANH, check_keys, check_sent, scalars, slopes
 from signfade.kernels.threads import run_ranges
 
 __all__ = ["TILE", "add_soft_bits", "fused_sum", "received", "standard_normal"]

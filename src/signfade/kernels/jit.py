@@ -5,7 +5,8 @@ that cannot be written to, a full disk, an index that is truncated, damaged or f
 compiled again.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, import-untyped, no-any-return"
+# mypy: ignore-errors
+# (numba's classes have no types)
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from signfade.integrations.flower.deployed import train_on
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.integrations.flower.wire import message_bytes
-from signfade.simulation.run import Experiment
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import Experiment, make_task
 
 from .grids import CallingGrid, cell_of, context, device_node
 

@@ -21,8 +21,7 @@ from signfade.integrations.flower import OneBitStrategy, settings_from
 from signfade.integrations.flower.layout import Start
 from signfade.integrations.flower.options import bounded
 from signfade.settings import RunSettings
-from signfade.simulation.run import Experiment
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import Experiment, make_task
 
 from .grids import CallingGrid, Node, cell_of
 from .test_device import Net, normalised

@@ -23,8 +23,7 @@ from signfade.experiments.stopping import Interrupted
 from signfade.experiments.training import train
 from signfade.experiments.workers.shared_data import Shared, open_shared
 from signfade.experiments.workers.worker_pool import worker_pipes
-from signfade.simulation.run import RunFailed
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import RunFailed, make_task
 
 __all__ = ["Answer", "Job", "ending", "serve"]
 

@@ -23,7 +23,7 @@ from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.options import bounded
 from signfade.integrations.flower.server_core import DeployedServer
 from signfade.settings import RunSettings
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import make_task
 
 __all__ = ["deploy", "deploy_folder", "write_app"]
 

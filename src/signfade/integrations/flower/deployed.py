@@ -20,8 +20,8 @@ from signfade.integrations.flower.layout import Buffers, Layout, Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.integrations.flower.wire import Order
 from signfade.settings import RunSettings
+from signfade.simulation.run import make_task
 from signfade.simulation.task import Task
-from signfade.simulation.tasks import make_task
 
 __all__ = ["PID_FILE", "client_app", "evaluation", "server_app", "train_on"]
 

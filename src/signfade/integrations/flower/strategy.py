@@ -37,7 +37,7 @@ from signfade.integrations.flower.wire import (
     write_order,
 )
 from signfade.settings import RunSettings
-from signfade.simulation.availability import choose_devices
+from signfade.simulation.clients import choose_devices
 from signfade.state import from_tensors, to_tensors
 
 __all__ = ["OneBitStrategy"]

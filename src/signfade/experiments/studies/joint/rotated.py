@@ -14,7 +14,7 @@ from signfade.experiments.studies.document import Block, Table, Text
 from signfade.experiments.studies.paper.gradients import ks_distances
 from signfade.experiments.studies.study import Part, Results, Scale
 from signfade.simulation import Experiment
-from signfade.simulation.classify import one_thread
+from signfade.simulation.task import one_thread
 
 __all__ = ["JOINT_ROTATED"]
 
