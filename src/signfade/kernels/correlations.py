@@ -27,14 +27,12 @@ def gram_tiles(y, first, last, out):
     tile's value does not depend on the range it came in.
     """
     size = y.shape[1]
-    rows = np.empty(last - first, np.int64)
-    columns = np.empty(last - first, np.int64)
-    count = 0
+    count = last - first
+    rows, columns = np.empty(count, np.int64), np.empty(count, np.int64)
     i = j = 0
     for tile in range(last):
         if tile >= first:
-            rows[count], columns[count] = 4 * i, 4 * j
-            count += 1
+            rows[tile - first], columns[tile - first] = 4 * i, 4 * j
         j += 1
         if j > i:
             i, j = i + 1, 0
@@ -60,10 +58,8 @@ def gram_tiles(y, first, last, out):
                 total[a, 3] += s3
     for tile in range(count):
         r, c = rows[tile], columns[tile]
-        for a in range(4):
-            for b in range(4):
-                out[r + a, c + b] = totals[tile, a, b]
-                out[c + b, r + a] = totals[tile, a, b]
+        out[r : r + 4, c : c + 4] = totals[tile]
+        out[c : c + 4, r : r + 4] = totals[tile].T
 
 
 def pair_sums(y: Tensor, threads: int | None = None) -> Tensor:

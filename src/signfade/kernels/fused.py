@@ -375,21 +375,11 @@ def fused_sum(
     (blmmse), `sign(y/h)` (high_snr, vote), `y/h` (zero_forcing), `y` (linear). It is what `transmit` followed
     by the function of that name in `signfade.server` gives, up to float rounding.
 
-    Args:
-        rule: "sbfl", "blmmse", "high_snr", "zero_forcing", "vote" (the sum of the detected signs), "linear".
-        packed: signs, eight to a byte as `pack_signs` makes them, uint8 `[K, ceil(size/8)]`.
-        size: number of coordinates M.
-        h: gains `[K]`. With a gain of zero a device contributes its mean only (linear: its noise, too).
-        sigma2: variances `[K]` of the real noise per symbol; zero is a noiseless link.
-        mean: `[K]`, or `[K, S]` with `segments`; zero if None. None for the vote.
-        scale: `E|g - mean|`, `[K]` or `[K, S]`; one if None. None for the vote.
-        weights: `[K]`; one if None.
-        keys: keys of the noise streams, uint64 `[K]`.
-        form: "corrected" or "published", for sbfl and blmmse.
-        segments: lengths of the S layers where mean or scale differ by layer.
-        known: gains and variances `[K]` that the server takes for true in place of `h` and `sigma2`.
-        out: a float64 accumulator `[M]` to add into, in place. Then it is what is returned.
-        threads: at most this many threads, by default as many as there are cores.
+    `packed` are signs as `pack_signs` makes them, uint8 `[K, ceil(size/8)]`; `h`, `sigma2` (per real symbol),
+    `weights` and `keys` are `[K]`; `mean` and `scale = E|g - mean|` are `[K]`, or `[K, S]` with the lengths
+    of S layers in `segments`. None stands for a mean of 0, a scale or a weight of 1. A device with a gain of
+    zero contributes its mean only (linear: its noise, too). The server takes `known` gains and variances for
+    true in place of `h` and `sigma2`. A float64 accumulator `out` `[M]` is continued in place, and returned.
 
     Example:
         >>> packed = torch.tensor([[0b10100000], [0b11000000]], dtype=torch.uint8)

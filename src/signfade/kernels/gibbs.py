@@ -1,4 +1,4 @@
-"""A Gibbs sampler along given directions for every coordinate, compiled; one thread a call."""
+"""A Gibbs sampler along given directions for every coordinate, compiled; one thread per call."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -31,11 +31,7 @@ def _uniform(state):
 
 @njit(nogil=True, cache=True)
 def normal_quantile(p):
-    """z with Phi(z) = p, to 1e-13, for p from 1e-290 to 1/2 and up to 1 - 1e-16.
-
-    A rough start from the tail's logarithm, then Halley steps on the logarithm of the tail, which is nearly a
-    parabola: each step triples the digits.
-    """
+    """z with Phi(z) = p, to 1e-13, for p from 1e-290 to 1 - 1e-16: Halley's steps on the tail's logarithm."""
     tail = p if p <= 0.5 else 1 - p
     if tail > 0.49:  # nearly linear here
         z = (0.5 - tail) * 2.5066282746310002
@@ -159,7 +155,7 @@ def gibbs_range(llr, root, along, steps, only, combine, plan, key, first, last, 
 
     `root` [d, r], g = root @ z, z ~ N(0, I); unit directions `along` [J, r], `steps` [J, d] = along @ root.T,
     `only` [J] the variable that a direction moves by itself, or -1; `combine` [R, d];
-    `plan` = (chains, batches a chain, sweeps a batch, sweeps before); `mean`, `error` [R, M].
+    `plan` = (chains, batches per chain, sweeps per batch, sweeps before); `mean`, `error` [R, M].
     """
     chains, batches, length, burn = plan
     d, r = root.shape

@@ -39,11 +39,9 @@ def factor_range(llr, above, below, slope, node, log_weight, shared_sum, first, 
                 plus[k], minus[k] = large, small * large
             else:
                 plus[k], minus[k] = small * large, large
-        for q in range(nodes):
-            level[q] = log_weight[q]
+        level[:] = log_weight
         for begin in range(0, devices, GROUP):
-            for q in range(nodes):
-                product[q] = 1.0
+            product[:] = 1.0
             for k in range(begin, min(begin + GROUP, devices)):
                 p, n, a, b = 2 * plus[k], 2 * minus[k], above[k], below[k]
                 for q in range(nodes):
@@ -51,9 +49,7 @@ def factor_range(llr, above, below, slope, node, log_weight, shared_sum, first, 
             for q in range(nodes):
                 level[q] += math.log(product[q]) if product[q] > 0 else -np.inf
         # At the node zero every likelihood is one half, so the mode is finite.
-        mode = level[0]
-        for q in range(1, nodes):
-            mode = max(mode, level[q])
+        mode = level.max()
         low, high = 0, nodes - 1
         while level[low] < mode - NEGLIGIBLE:
             low += 1

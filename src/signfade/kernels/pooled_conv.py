@@ -94,8 +94,8 @@ def _add_patches(count, s, at, a, a_row, b, to, b_row, rows, length):
         k, m = uint64(at[q + 2]), uint64(at[q + 3])
         end = uint64(to)
         for _ in range(rows):
-            for v in range(length):
-                v = uint64(v)
+            for place in range(length):
+                v = uint64(place)
                 b[end + v] += (s0 * a[i + v] + s1 * a[j + v]) + (s2 * a[k + v] + s3 * a[m + v])
             end += uint64(b_row)
             i += uint64(a_row)
@@ -179,7 +179,7 @@ class PooledConv(nn.Conv2d):
             return functional.relu(functional.max_pool2d(y, 2))
         side = cast(int, self.padding[0])
         x = functional.pad(x, (side,) * 4) if side else x
-        return cast(Tensor, _PooledConv.apply(x, self.weight, bias))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _PooledConv.apply(x, self.weight, bias))
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
