@@ -29,9 +29,10 @@ from signfade.data import Dataset, RegressionData, Split
 from signfade.settings import RunSettings
 from signfade.simulation import Experiment
 from signfade.simulation.allocator import tune_allocator
-from signfade.simulation.classify import ClassificationTask, one_thread
+from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.models import paper_cnn
 from signfade.simulation.synthetic import RegressionTask
+from signfade.simulation.task import one_thread
 
 CLASSES = 10
 Round = Callable[[], Tensor]

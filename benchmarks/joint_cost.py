@@ -33,7 +33,7 @@ from signfade.server.joint import (
     smooth_correlation,
 )
 from signfade.simulation.allocator import tune_allocator
-from signfade.simulation.classify import one_thread
+from signfade.simulation.task import one_thread
 
 DEVICES, SIZE = 20, 65_536
 SEED = 7

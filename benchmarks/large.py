@@ -71,7 +71,7 @@ def measure(kind: str, devices: int, method: str, rounds: int) -> dict[str, Any]
     from signfade.settings import RunSettings
     from signfade.simulation import Experiment
     from signfade.simulation.allocator import tune_allocator
-    from signfade.simulation.tasks import make_task
+    from signfade.simulation.run import make_task
 
     tune_allocator()
     settings = RunSettings.model_validate(settings_of(kind, devices, method))

@@ -22,8 +22,9 @@ from signfade.data import Dataset, split
 from signfade.settings import RunSettings
 from signfade.simulation import Experiment
 from signfade.simulation.allocator import tune_allocator
-from signfade.simulation.classify import ClassificationTask, one_thread
+from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.models import build_model
+from signfade.simulation.task import one_thread
 
 METHODS: dict[str, dict[str, Any]] = {
     "ideal": {"aggregator": "ideal"},

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from signfade.device.rotation import rotate, rotated_size, unrotate
-from signfade.kernels.dispatch import plain_form
+from signfade.kernels.jit import plain_form
 from signfade.keys import stream_key
 
 module = import_module("signfade.device.rotation")  # the package exports a function of that name

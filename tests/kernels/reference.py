@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from signfade.kernels.fused import EXP2, TANH_LIMIT
-from signfade.kernels.noise import CELL_BITS, FIRST_CELL, TILE, quantile_table
+from signfade.kernels.fused import CELL_BITS, EXP2, FIRST_CELL, TANH_LIMIT, TILE, quantile_table
 
 __all__ = ["argument", "normal", "tanh", "threefry", "words"]
 

@@ -10,7 +10,7 @@ import torch
 
 from signfade.device import pack_signs, spread
 from signfade.kernels import layer_deviations, layer_sums, pack_above
-from signfade.kernels.dispatch import plain_form
+from signfade.kernels.jit import plain_form
 
 SEGMENTS = (3, 40, 1, 137, 16)
 SIZE = sum(SEGMENTS)

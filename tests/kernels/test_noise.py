@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import ndtri
 
 from signfade.kernels import standard_normal
-from signfade.kernels.noise import CELL_BITS, quantile_table
+from signfade.kernels.fused import CELL_BITS, quantile_table
 
 from . import reference
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.kernels.dispatch import plain_form
-from signfade.kernels.gram import pair_sums
+from signfade.kernels.correlations import pair_sums
+from signfade.kernels.jit import plain_form
 from signfade.server.joint import (
     LowRank,
     correlation,

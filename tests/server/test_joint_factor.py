@@ -13,7 +13,7 @@ import torch
 from scipy import integrate
 from scipy.special import log_ndtr
 
-from signfade.kernels.dispatch import plain_form
+from signfade.kernels.jit import plain_form
 from signfade.server.independent import sbfl
 from signfade.server.joint import bfl, factor, factor_bfl, factor_nodes, fit_factor, private_part
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.special import ndtr, ndtri
 
-from signfade.kernels.quantile import normal_quantile
+from signfade.kernels.gibbs import normal_quantile
 from signfade.server.joint import approximate, factor_bfl, gibbs_bfl, gibbs_means
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from signfade.simulation import Experiment
-from signfade.simulation import round as round_module
+from signfade.simulation import metrics as metrics_module
 
 from ..runs import settings
 
@@ -35,7 +35,7 @@ def test_too_many_devices_for_pairs(changes: dict[str, Any], monkeypatch: pytest
     )
     found = {}
     for limit in (60, 59):
-        monkeypatch.setattr(round_module, "PAIRED_DEVICES", limit)
+        monkeypatch.setattr(metrics_module, "PAIRED_DEVICES", limit)
         run = Experiment(chosen)
         records = [run.advance() for _ in range(40)]
         measured = np.array([record["nmse"] for record in records])

@@ -11,8 +11,7 @@ import torch
 
 from signfade.settings import AvailabilitySettings
 from signfade.simulation import Experiment
-from signfade.simulation.availability import Availability, AvailabilityState, choose_devices
-from signfade.simulation.clients import Clients
+from signfade.simulation.clients import Availability, AvailabilityState, Clients, choose_devices
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 from signfade.uplink import Link

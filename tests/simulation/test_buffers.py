@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from signfade.simulation.buffers import merge_buffers
+from signfade.simulation.task import merge_buffers
 
 
 def draws(devices: int, seed: int) -> Tensor:

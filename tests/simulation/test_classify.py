@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from signfade.data import Dataset, Split
 from signfade.keys import generator
-from signfade.simulation.classify import ClassificationTask, one_thread
+from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.models import build_model
+from signfade.simulation.task import one_thread
 
 
 def network() -> nn.Module:

@@ -13,7 +13,7 @@ from signfade.keys import stream_key, stream_keys
 from signfade.server import Received, Server, Truth
 from signfade.settings import CellSettings
 from signfade.simulation import Experiment, RunFailed
-from signfade.simulation.round import correlation_of
+from signfade.simulation.metrics import correlation_of
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 from signfade.uplink import make_radio

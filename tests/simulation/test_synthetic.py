@@ -9,8 +9,8 @@ from scipy import stats
 
 from signfade.data import make_regression
 from signfade.experiments.config import resolve
+from signfade.simulation.run import make_task
 from signfade.simulation.synthetic import GaussianTask, RegressionTask
-from signfade.simulation.tasks import make_task
 
 
 def test_regression_gradients_are_autograds() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from signfade._check import check_finite
 from signfade.kernels import hadamard
-from signfade.kernels.dispatch import is_compiled
+from signfade.kernels.jit import is_compiled
 from signfade.kernels.threads import available_threads, run_ranges
 
 __all__ = ["rotate", "rotated_size", "unrotate"]

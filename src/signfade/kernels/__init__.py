@@ -7,7 +7,6 @@ CPU.
 from __future__ import annotations
 
 from signfade.kernels.bits import layer_deviations, layer_sums, pack_above
-from signfade.kernels.fused import fused_sum, received
-from signfade.kernels.noise import standard_normal
+from signfade.kernels.fused import fused_sum, received, standard_normal
 
 __all__ = ["fused_sum", "layer_deviations", "layer_sums", "pack_above", "received", "standard_normal"]

@@ -8,17 +8,16 @@ depends on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_shape
-from signfade.kernels.dispatch import is_compiled
-from signfade.kernels.jit import njit
-from signfade.kernels.threads import available_threads, run_ranges
+from signfade.kernels.jit import is_compiled, njit
+from signfade.kernels.threads import run_ranges
 
 __all__ = ["layer_deviations", "layer_sums", "pack_above"]
 
@@ -76,15 +75,13 @@ def _layer_sums(g, bounds, total, first, last):
 
 
 @njit(nogil=True, cache=True)
-def _layer_deviations(g, centre, bounds, absolute, square, first, last):
+def _layer_deviations(g, bounds, centre, absolute, square, first, last):
     """Fill rows of `absolute` and `square` [K, S] with the sums of |d| and d^2, d = g - centre."""
-    lanes = np.empty(LANES)
-    other = np.empty(LANES)
+    lanes, other = np.empty(LANES), np.empty(LANES)
     for k in range(first, last):
         for s in range(bounds.shape[0] - 1):
-            a, b = _deviations(g[k, bounds[s] : bounds[s + 1]], centre[k, s], lanes, other)
-            absolute[k, s] = a
-            square[k, s] = b
+            part = g[k, bounds[s] : bounds[s + 1]]
+            absolute[k, s], square[k, s] = _deviations(part, centre[k, s], lanes, other)
 
 
 @njit(nogil=True, cache=True)
@@ -104,7 +101,7 @@ def _pack(flags, packed):
 
 
 @njit(nogil=True, cache=True)
-def _pack_rows(g, threshold, bounds, packed, first, last):
+def _pack_rows(g, bounds, threshold, packed, first, last):
     """Fill rows of `packed` [K, ceil(M/8)]: bit 1 where g >= threshold [K, S], the first bit on top."""
     flags = np.zeros(8 * packed.shape[1], np.uint8)
     for k in range(first, last):
@@ -113,139 +110,92 @@ def _pack_rows(g, threshold, bounds, packed, first, last):
         _pack(flags, packed[k])
 
 
+def _run(kernel: Callable[..., None], g: Tensor, lengths: list[int], threads: int | None, *more: Any) -> None:
+    """Let a kernel fill the rows of the last of the tensors in `more`."""
+    rows, bounds = g.detach().contiguous().numpy(), np.cumsum([0, *lengths])
+    arrays = [tensor.detach().contiguous().numpy() for tensor in more]
+    run_ranges(lambda first, last: kernel(rows, bounds, *arrays, first, last), len(g), threads)
+
+
 def layer_sums(g: Tensor, segments: Sequence[int] | None = None, *, threads: int | None = None) -> Tensor:
-    """Sum every device's gradient over every layer, in float64 and in a fixed order.
+    """Sum every device's gradient `g` `[K, M]` over every layer in a fixed order, float64 `[K, S]`.
 
-    Args:
-        g: gradients `[K, M]`, float32 or float64.
-        segments: lengths of the S layers; one layer if None.
-        threads: at most this many threads, by default as many as there are cores. Never changes a result.
-
-    Returns:
-        float64 `[K, S]`. NaN or infinity anywhere in a layer shows in its sum.
+    `segments` are the lengths of the S layers, one layer if None. NaN or infinity anywhere in a layer shows
+    in its sum. Reference: Sec. IV-A, the local gradient prior.
 
     Example:
         >>> layer_sums(torch.tensor([[1.0, 2.0, 6.0]]), segments=[2, 1])
         tensor([[3., 6.]], dtype=torch.float64)
-
-    Reference: Sec. IV-A, the local gradient prior.
     """
-    lengths, bounds = _layers(g, segments)
+    lengths = _layers(g, segments)
     total = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
-    if not is_compiled(g):
-        for s, part in enumerate(torch.split(g, lengths, dim=1)):
-            total[:, s] = part.sum(1, dtype=torch.float64)
+    if is_compiled(g):
+        _run(_layer_sums, g, lengths, threads, total)
         return total
-
-    rows, result = g.detach().contiguous().numpy(), total.numpy()
-
-    def work(first: int, last: int) -> None:
-        _layer_sums(rows, bounds, result, first, last)
-
-    run_ranges(work, len(g), threads or available_threads())
+    for s, part in enumerate(torch.split(g, lengths, dim=1)):
+        total[:, s] = part.sum(1, dtype=torch.float64)
     return total
 
 
 def layer_deviations(
-    g: Tensor,
-    centre: Tensor,
-    segments: Sequence[int] | None = None,
-    *,
-    threads: int | None = None,
+    g: Tensor, centre: Tensor, segments: Sequence[int] | None = None, *, threads: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums of `|g - centre|` and of `(g - centre)^2` over every layer, in float64, in one pass.
+    """Return the sums of `|g - centre|` and of `(g - centre)^2` over every layer, float64 `[K, S]` each.
 
-    Args:
-        g: gradients `[K, M]`, float32 or float64.
-        centre: `[K, S]`, used in float64.
-        segments: as in `layer_sums`.
-        threads: as in `layer_sums`.
-
-    Returns:
-        Two tensors, float64 `[K, S]`.
+    `centre` is `[K, S]`; other arguments as in `layer_sums`.
 
     Example:
         >>> absolute, square = layer_deviations(torch.tensor([[1.0, 2.0, 6.0]]), torch.tensor([[3.0]]))
         >>> absolute.item(), square.item()
         (6.0, 14.0)
-
-    Reference: Sec. IV-A, the local gradient prior.
     """
-    lengths, bounds = _layers(g, segments)
+    lengths = _layers(g, segments)
     check_shape("centre", centre, (len(g), len(lengths)))
-    middle = centre.detach().double()
+    middle = centre.double()
     absolute = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
     square = torch.empty_like(absolute)
-    if not is_compiled(g):
-        for s, part in enumerate(torch.split(g, lengths, dim=1)):
-            for k, row in enumerate(part):  # row by row: bounds the memory
-                d = row.double() - middle[k, s]
-                absolute[k, s], square[k, s] = d.abs().sum(), d.square().sum()
+    if is_compiled(g):
+        _run(_layer_deviations, g, lengths, threads, middle, absolute, square)
         return absolute, square
-
-    rows, centres = g.detach().contiguous().numpy(), middle.contiguous().numpy()
-    of_absolute, of_square = absolute.numpy(), square.numpy()
-
-    def work(first: int, last: int) -> None:
-        _layer_deviations(rows, centres, bounds, of_absolute, of_square, first, last)
-
-    run_ranges(work, len(g), threads or available_threads())
+    for s, part in enumerate(torch.split(g, lengths, dim=1)):
+        for k, row in enumerate(part):  # row by row: bounds the memory
+            d = row.double() - middle[k, s]
+            absolute[k, s], square[k, s] = d.abs().sum(), d.square().sum()
     return absolute, square
 
 
 def pack_above(
-    g: Tensor,
-    threshold: Tensor,
-    segments: Sequence[int] | None = None,
-    *,
-    threads: int | None = None,
+    g: Tensor, threshold: Tensor, segments: Sequence[int] | None = None, *, threads: int | None = None
 ) -> Tensor:
-    """Take the signs of `g - threshold` and pack them, in one pass: `pack_signs(one_bit(g, threshold))`.
+    """Take the signs of `g - threshold` and pack them, uint8 `[K, ceil(M/8)]`.
 
-    Args:
-        g: gradients `[K, M]`, float32 or float64, finite (NaN would give +1).
-        threshold: `[K, S]`, the mean the server will decode.
-        segments: as in `layer_sums`.
-        threads: as in `layer_sums`.
-
-    Returns:
-        uint8 `[K, ceil(M/8)]`: bit 1 is +1, the first coordinate is the top bit, unused bits are 0.
+    Bit 1 is +1 (also for NaN), the first coordinate is the top bit, unused bits are 0. `threshold` `[K, S]`
+    is the mean the server will decode; the rest is as in `layer_sums`. Reference: Sec. III-A and IV-A.
 
     Example:
         >>> pack_above(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([[1.0]]))
         tensor([[96]], dtype=torch.uint8)
-
-    Reference: Sec. III-A and IV-A, normalisation and quantisation.
     """
-    lengths, bounds = _layers(g, segments)
+    lengths = _layers(g, segments)
     check_shape("threshold", threshold, (len(g), len(lengths)))
     width = -(-g.shape[1] // 8)
-    if not is_compiled(g):
-        plus = g.new_zeros(len(g), 8 * width, dtype=torch.uint8)
-        start = 0
-        for s, part in enumerate(torch.split(g, lengths, dim=1)):
-            plus[:, start : start + lengths[s]] = ~(part < threshold[:, s, None])
-            start += lengths[s]
-        shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=g.device)
-        return (plus.view(len(g), width, 8) << shifts).sum(dim=2, dtype=torch.uint8)
-
-    packed = torch.empty(len(g), width, dtype=torch.uint8)
-    exact = g.dtype if threshold.dtype == g.dtype else torch.float64  # comparing must not round
-    rows, limits = g.detach().contiguous().numpy(), threshold.detach().to(exact).contiguous().numpy()
-    result = packed.numpy()
-
-    def work(first: int, last: int) -> None:
-        _pack_rows(rows, limits, bounds, result, first, last)
-
-    run_ranges(work, len(g), threads or available_threads())
-    return packed
+    if is_compiled(g):
+        packed = torch.empty(len(g), width, dtype=torch.uint8)
+        exact = g.dtype if threshold.dtype == g.dtype else torch.float64  # comparing must not round
+        _run(_pack_rows, g, lengths, threads, threshold.to(exact), packed)
+        return packed
+    limits = torch.repeat_interleave(threshold, torch.tensor(lengths, device=g.device), dim=1)
+    plus = g.new_zeros(len(g), 8 * width, dtype=torch.uint8)
+    plus[:, : g.shape[1]] = ~(g < limits)
+    shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=g.device)
+    return (plus.view(len(g), width, 8) << shifts).sum(dim=2, dtype=torch.uint8)
 
 
-def _layers(g: Tensor, segments: Sequence[int] | None) -> tuple[list[int], NDArray[np.int64]]:
-    """Return the layers' lengths and bounds, or raise."""
+def _layers(g: Tensor, segments: Sequence[int] | None) -> list[int]:
+    """Return the layers' lengths, or raise."""
     if g.ndim != 2 or g.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"g must be float32 or float64 [K, M]; got {g.dtype} {list(g.shape)}")
     lengths = [g.shape[1]] if segments is None else [int(n) for n in segments]
     if sum(lengths) != g.shape[1] or min(lengths, default=0) < 1:
         raise ValueError(f"segments must be positive and add up to M = {g.shape[1]}; got {lengths}")
-    return lengths, np.cumsum([0, *lengths])
+    return lengths

@@ -1,4 +1,4 @@
-"""Expectation propagation, eight coordinates at a time, compiled; one thread a call.
+"""Expectation propagation, eight coordinates at a time, compiled; one thread per call.
 
 Changing site k changes the posterior covariance S to `S - f_k * c_k c_k^T`, where `c_k` was its column k. S
 is not changed site by site. Row k of an array is made into c_k when its turn comes, from the S of before the
@@ -49,24 +49,21 @@ class _Group(NamedTuple):
     moved: Any  # [1, 8], largest squared move of a mean in the last sweep, in variances
 
 
-def _mills_polynomial():
-    """Coefficients of `(x + 3) * Phi(-x)/phi(x)` in `t = (x - 3)/(x + 3)`, to 1e-10."""
-    t = np.cos(np.pi * (np.arange(400) + 0.5) / 400)
+def _polynomial(function, reach, degree, nodes):
+    """Coefficients of the polynomial that meets a function on [-reach, reach] best at Chebyshev's nodes."""
+    t = reach * np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
+    fit = np.polynomial.Chebyshev.fit(t, function(t), degree, domain=[-reach, reach])
+    return tuple(float(c) for c in fit.convert(kind=np.polynomial.Polynomial).coef)
+
+
+def _mills(t):
+    """`(x + 3) * Phi(-x)/phi(x)`, `t = (x - 3)/(x + 3)`."""
     x = 3 * (1 + t) / (1 - t)
-    values = math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)) * (x + 3)
-    fit = np.polynomial.Chebyshev.fit(t, values, 14, domain=[-1, 1]).convert(kind=np.polynomial.Polynomial)
-    return tuple(float(c) for c in fit.coef)
+    return math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)) * (x + 3)
 
 
-def _power_polynomial():
-    """Coefficients of `2**f`, `|f| <= 1/2`, to 1e-13."""
-    f = np.cos(np.pi * (np.arange(100) + 0.5) / 100) / 2
-    fit = np.polynomial.Chebyshev.fit(f, 2**f, 9, domain=[-0.5, 0.5]).convert(kind=np.polynomial.Polynomial)
-    return tuple(float(c) for c in fit.coef)
-
-
-_M = _mills_polynomial()
-_E = _power_polynomial()
+_M = _polynomial(_mills, 1, 14, 400)  # to 1e-10
+_E = _polynomial(lambda f: 2.0**f, 0.5, 9, 100)  # to 1e-13
 
 
 @njit(nogil=True)

@@ -115,37 +115,27 @@ def _butterflies(row, block):
 @njit(nogil=True, cache=True)
 def _stages(x, step, size):
     """All stages from `step` on, of a transform of `size` entries."""
-    if step < WIDTH:
-        while step < size:
-            for begin in range(0, size, 2 * step):
-                for i in range(begin, begin + step):
-                    a, b = x[i], x[i + step]
-                    x[i], x[i + step] = a + b, a - b
-            step *= 2
-        return
+    while step < min(WIDTH, size):
+        for begin in range(0, size, 2 * step):
+            for i in range(begin, begin + step):
+                a, b = x[i], x[i + step]
+                x[i], x[i + step] = a + b, a - b
+        step *= 2
     while 8 * step <= size:
         _three_stages(x, step, size)
         step *= 8
-    if 4 * step <= size:
-        _two_stages(x, step, size)
-    elif 2 * step <= size:
-        for i in range(0, step, WIDTH):
-            a, b = load(x, i), load(x, i + step)
-            store(x, i, a + b)
-            store(x, i + step, a - b)
+    while 2 * step <= size:
+        _one_stage(x, step, size)
+        step *= 2
 
 
 @njit(nogil=True, cache=True)
-def _two_stages(x, step, size):
-    for begin in range(0, size, 4 * step):
+def _one_stage(x, step, size):
+    for begin in range(0, size, 2 * step):
         for i in range(begin, begin + step, WIDTH):
             a, b = load(x, i), load(x, i + step)
-            c, d = load(x, i + 2 * step), load(x, i + 3 * step)
-            a, b, c, d = a + b, a - b, c + d, c - d
-            store(x, i, a + c)
-            store(x, i + step, b + d)
-            store(x, i + 2 * step, a - c)
-            store(x, i + 3 * step, b - d)
+            store(x, i, a + b)
+            store(x, i + step, a - b)
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""Compile kernels with numba, and keep the result on disk where that works.
+"""Compile kernels with numba, keep the result on disk where that works, and say when the compiled form runs.
 
 A cache saves seconds at the next start and is never needed. So no trouble with it reaches a user: a folder
 that cannot be written to, a full disk, an index that is truncated, damaged or foreign. Kernels are then
@@ -13,18 +13,37 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core import caching
+from torch import Tensor
 
-__all__ = ["njit"]
+__all__ = ["is_compiled", "njit", "plain_form"]
 
 if numba.config.DISABLE_JIT:
     raise ValueError("NUMBA_DISABLE_JIT must be 0 or unset: the kernels of signfade only run compiled")
+
+_plain = False
+
+
+def is_compiled(x: Tensor) -> bool:
+    """Tell whether the compiled form takes this tensor: on the CPU. Elsewhere the plain torch form does."""
+    return x.device.type == "cpu" and not _plain
+
+
+@contextmanager
+def plain_form() -> Iterator[None]:
+    """Use the plain torch form meanwhile, as for a tensor on an accelerator; for tests."""
+    global _plain
+    before, _plain = _plain, True
+    try:
+        yield
+    finally:
+        _plain = before
 
 
 class _TemporaryLocator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
@@ -73,10 +92,6 @@ class _Cache(caching.FunctionCache):
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function as `numba.njit` does, with a cache that may fail.
-
-    Args:
-        cache: Whether to keep compiled code on disk, where that works.
-        options: The other options of `numba.njit`.
 
     Example:
         >>> @njit(nogil=True, cache=True)

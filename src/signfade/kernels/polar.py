@@ -1,8 +1,8 @@
-"""Successive cancellation list decoding of polar codes, compiled; one thread a call.
+"""Successive cancellation list decoding of polar codes, compiled; one thread per call.
 
 The code of length `n = 2**stages` is `x = u F^{(x) stages}`, `F = [[1, 0], [1, 1]]`, in natural order: the
 first half of x is the sum of the codewords of the two halves of u, the second half is that of the second.
-So stage s of the decoder holds `2**s` LLRs a path, and bit i of u needs those of the stages below the
+So stage s of the decoder holds `2**s` LLRs per path, and bit i of u needs those of the stages below the
 lowest one in i.
 
 Sums of bits and the price of a path are exact, `ln(1 + exp(.))` included: the min-sum form would take less
@@ -127,10 +127,8 @@ def decode_range(channel, frozen, paths, payload, polynomial, degree, mask, firs
     offered = np.empty(2 * paths)
     kept = np.empty(2 * paths, dtype=np.bool_)
     for k in range(first, last):
-        for j in range(size):
-            llr[0, size + j] = channel[k, j]
-        for s in range(stages + 1):
-            source[0, s] = 0
+        llr[0, size:] = channel[k]
+        source[0] = 0
         active, known = 1, 0
         metric[0] = 0.0
         for i in range(size):
@@ -155,12 +153,9 @@ def decode_range(channel, frozen, paths, payload, polynomial, degree, mask, firs
                     vacant += 1
                 place = vacant
                 vacant += 1
-                for s in range(stages + 1):
-                    source[place, s] = source[path, s]
-                for j in range(size):
-                    left[place, j] = left[path, j]
-                for j in range(known):
-                    words[place, j] = words[path, j]
+                source[place] = source[path]
+                left[place, :size] = left[path, :size]
+                words[place, :known] = words[path, :known]
                 first_bit = 0 if offered[2 * path] <= offered[2 * path + 1] else 1
                 metric[place] = offered[2 * path + 1 - first_bit]
                 words[place, known] = 1 - first_bit
@@ -185,6 +180,5 @@ def decode_range(channel, frozen, paths, payload, polynomial, degree, mask, firs
                 right = check ^ mask == _remainder(words[path], payload, polynomial, degree)
             if (right and not passes) or (right == passes and metric[path] < metric[best]):
                 best, passes = path, right
-        for j in range(payload):
-            bits[k, j] = words[best, j]
+        bits[k] = words[best, :payload]
         checked[k] = passes

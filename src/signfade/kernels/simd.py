@@ -19,23 +19,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 __all__ = [
-    "WIDTH",
-    "add",
-    "choose",
-    "float_bits",
-    "from_bits",
-    "lane_butterflies",
-    "load",
-    "maximum",
-    "minimum",
-    "root",
-    "rotate",
-    "shift_left",
-    "shift_right",
-    "store",
-    "sub",
-    "times_power",
-    "to_float",
+    *("add", "float_bits", "from_bits", "rotate", "shift_left", "shift_right", "sub", "to_float"),
+    *("WIDTH", "choose", "lane_butterflies", "load", "maximum", "minimum", "root", "store", "times_power"),
 ]
 
 WIDTH = 8
@@ -53,10 +38,23 @@ def _word_operation(name):
     return intrinsic(typing)
 
 
+def _conversion(name, source, target, llvm):
+    def typing(context, x):
+        def emit(context, builder, signature, arguments):
+            return getattr(builder, name)(arguments[0], llvm)
+
+        return target(source), emit
+
+    return intrinsic(typing)
+
+
 add = _word_operation("add")  # modulo 2^32
 sub = _word_operation("sub")
 shift_left = _word_operation("shl")
 shift_right = _word_operation("lshr")
+float_bits = _conversion("bitcast", float32, uint32, ir.IntType(32))
+from_bits = _conversion("bitcast", uint32, float32, ir.FloatType())
+to_float = _conversion("sitofp", uint32, float32, ir.FloatType())  # of a *signed* 32-bit word
 
 
 @intrinsic
@@ -70,36 +68,6 @@ def rotate(context, x, r):
         return builder.or_(builder.shl(word, left), builder.lshr(word, right))
 
     return uint32(x, r), emit
-
-
-@intrinsic
-def float_bits(context, x):
-    """The bits of a float32."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return uint32(float32), emit
-
-
-@intrinsic
-def from_bits(context, x):
-    """The float32 with these bits."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return float32(uint32), emit
-
-
-@intrinsic
-def to_float(context, x):
-    """The float32 nearest to a *signed* 32-bit word."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.sitofp(arguments[0], ir.FloatType())
-
-    return float32(uint32), emit
 
 
 _FLOATS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
@@ -125,11 +93,6 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, kind, _llvm(kind))
 
 
-def _common(*kinds):
-    """The vector type of an operation: that of its first argument that is a vector."""
-    return next(kind for kind in kinds if isinstance(kind, _VectorType))
-
-
 def _accepted(kind, vector):
     """The type under which an argument enters: a vector, or one number for all lanes."""
     return kind if kind is vector else vector.dtype
@@ -145,8 +108,9 @@ def _spread(builder, value, kind, vector):
     return builder.shuffle_vector(first, nothing, zeros)
 
 
-def _operation(vector, kinds, write):
+def _operation(write, *kinds):
     """What numba needs of an operation on vectors; `write(builder, *vectors)` is its instructions."""
+    vector = next(kind for kind in kinds if isinstance(kind, _VectorType))
 
     def emit(context, builder, signature, values):
         args = zip(values, signature.args, strict=True)
@@ -156,10 +120,7 @@ def _operation(vector, kinds, write):
 
 
 def _binary(write):
-    def typing(context, a, b):
-        return _operation(_common(a, b), (a, b), write)
-
-    return intrinsic(typing)
+    return intrinsic(lambda context, a, b: _operation(write, a, b))
 
 
 def _arithmetic(symbol, instruction):
@@ -168,9 +129,8 @@ def _arithmetic(symbol, instruction):
 
     @overload(symbol)
     def operation(a, b):
-        return (
-            (lambda a, b: apply(a, b)) if isinstance(a, _VectorType) or isinstance(b, _VectorType) else None
-        )
+        ours = isinstance(a, _VectorType) or isinstance(b, _VectorType)
+        return (lambda a, b: apply(a, b)) if ours else None
 
 
 _arithmetic(operator.add, "fadd")
@@ -189,7 +149,7 @@ def choose(context, a, b, x, y):
     def write(builder, a, b, x, y):
         return builder.select(builder.fcmp_ordered(">=", a, b), x, y)
 
-    return _operation(_common(a, b, x, y), (a, b, x, y), write)
+    return _operation(write, a, b, x, y)
 
 
 @intrinsic
@@ -201,7 +161,7 @@ def root(context, x):
         function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{WIDTH}f64")
         return builder.call(function, [x])
 
-    return _operation(x, (x,), write)
+    return _operation(write, x)
 
 
 @intrinsic
@@ -212,7 +172,7 @@ def times_power(context, x, n):
         power = builder.shl(builder.bitcast(n, _WORDS64), ir.Constant(_WORDS64, [52] * WIDTH))
         return builder.bitcast(builder.add(builder.bitcast(x, _WORDS64), power), x.type)
 
-    return _operation(x, (x, n), write)
+    return _operation(write, x, n)
 
 
 def _place(context, builder, kind, array, index):

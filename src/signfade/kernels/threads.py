@@ -9,7 +9,7 @@ from functools import cache
 
 __all__ = ["available_threads", "run_ranges"]
 
-_RANGES_A_THREAD = 8
+_RANGES_PER_THREAD = 8
 
 
 def available_threads() -> int:
@@ -21,21 +21,22 @@ def available_threads() -> int:
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """One pool a process: threads do not survive a fork."""
+    """One pool per process: threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="signfade")
 
 
-def run_ranges(work: Callable[[int, int], None], count: int, threads: int) -> None:
+def run_ranges(work: Callable[[int, int], None], count: int, threads: int | None) -> None:
     """Call `work(first, last)` on disjoint ranges that cover 0 ... count - 1, on up to `threads` threads.
 
-    There are more ranges than threads, and a thread takes the next when it has done one: so none waits long
-    for another that has lost its core to some other program. Results must not depend on the ranges.
+    None is as many threads as there are cores. There are more ranges than threads, and a thread takes the
+    next when it has done one, so none waits long for another that has lost its core to some other program.
+    Results must not depend on the ranges.
     """
-    threads = max(1, min(threads, count))
+    threads = max(1, min(threads or available_threads(), count))
     if threads == 1:
         work(0, count)
         return
-    parts = min(count, _RANGES_A_THREAD * threads)
+    parts = min(count, _RANGES_PER_THREAD * threads)
     turns = iter(range(parts))  # its next() is one step of the interpreter: no two threads get the same
 
     def take() -> None:

@@ -1,17 +1,13 @@
 """5x5 convolutions of many channels with a sixth of the products (Winograd 1980; Lavin and Gray 2016).
 
-Four outputs of a sum of five products are eight products: evaluate two polynomials at eight points, multiply,
-interpolate. In two dimensions a 4x4 patch of outputs takes 64 products a channel instead of 400,
+A 4x4 patch of outputs takes 64 products per channel instead of 400,
 
     y = A' [(G g G') * (B' d B)] A,
 
 with an 8x8 patch d of the input, the kernel g, and the points 0, 1, -1, 2, -2, 1/2, -1/2 and infinity.
-Channels are summed inside the bracket, as 64 products of matrices. The coefficients of A and B are short
-binary numbers. An output's error, root mean square, is below 4e-6 of the outputs' deviation, six times that
-of direct sums in float32; in trained networks it is 1e-6, not twice theirs.
-
-An 8x8 patch has 64 places, each with the numbers of 32 channels side by side. A transform works on the rows,
-then on the columns, in place, all channels at once: loops of 32 that the compiler takes eight at a time.
+Channels are summed inside the bracket, as 64 products of matrices. An output's error, root mean square, is
+below 4e-6 of the outputs' deviation, six times that of direct sums in float32; in trained networks it is
+1e-6, not twice theirs. Transforms work in place on the rows, then on the columns, 32 channels at a time.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -33,7 +29,7 @@ __all__ = ["conv5x5", "fits"]
 LANES = 32
 _ROW = 8 * LANES
 
-# As in `pooling`: products may be fused with sums, sums may not change places, indices are unsigned.
+# As in `pooled_conv`: products may be fused with sums, sums may not change places, indices are unsigned.
 _jit = njit(nogil=True, cache=True, fastmath={"contract"})
 _inline = njit(fastmath={"contract"}, inline="always")
 
@@ -85,7 +81,7 @@ def _copy(source, start, target, to, count):
 
 @_inline
 def _corner(tile, height, width, down, across):
-    """Return the place of a tile's first pixel; tiles are 4 apart, `down` times `across` a sample."""
+    """Return the place of a tile's first pixel; tiles are 4 apart, `down` times `across` per sample."""
     sample, place = divmod(tile, down * across)
     return (sample * height + 4 * (place // across)) * width + 4 * (place % across)
 
@@ -149,9 +145,7 @@ def fits(x: Tensor, weight: Tensor) -> bool:
 def conv5x5(x: Tensor, weight: Tensor) -> Tensor:
     """Return the convolution of x `[N, C, H, W]` with weight `[O, C, 5, 5]`, as `[N, H-4, W-4, O]`.
 
-    Args:
-        x: float32 on the CPU, no gradient wanted; best with channels last.
-        weight: as x.
+    Both are float32 on the CPU, without gradients; channels last is best.
 
     Example:
         >>> x, weight = torch.ones(1, 32, 8, 8), torch.ones(32, 32, 5, 5)

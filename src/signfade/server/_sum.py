@@ -11,7 +11,7 @@ from torch import Tensor
 from signfade._check import check_choice, check_finite, check_positive, check_rows, check_shape
 from signfade.device import sign, spread
 from signfade.kernels import fused_sum
-from signfade.kernels.dispatch import is_compiled
+from signfade.kernels.jit import is_compiled
 from signfade.settings import Form
 from signfade.uplink import Signals, symbols
 

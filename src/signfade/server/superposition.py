@@ -21,7 +21,7 @@ from signfade import theory
 from signfade._check import check_choice, check_finite, check_rows, check_tensor
 from signfade.device import bit_agreement, sign
 from signfade.kernels import fused_sum, standard_normal
-from signfade.kernels.mixture import mixture_range
+from signfade.kernels.integrals import mixture_range
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.keys import stream_key
 from signfade.server._sum import check_devices

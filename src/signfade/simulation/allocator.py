@@ -19,20 +19,7 @@ def tune_allocator(keep: int = 1 << 30) -> bool:
     """Make glibc keep freed blocks below `keep` bytes for the next allocation; do nothing elsewhere.
 
     Changes speed and never a result. It acts on the whole process and cannot be undone, so a program calls it
-    once at its start, and no function of this library does.
-
-    Args:
-        keep: blocks below this size, and this much free memory at the top of the heap, stay with the process.
-
-    Returns:
-        Whether the allocator took the settings.
-
-    Raises:
-        ValueError: if `keep` is not between 1 and 2^31 - 1.
-
-    Example:
-        >>> tune_allocator() in (True, False)
-        True
+    once at its start, and no function of this library does. Returns whether the allocator took the settings.
     """
     if not 0 < keep < 1 << 31:
         raise ValueError(f"keep must be between 1 and 2^31 - 1 bytes; got {keep}")

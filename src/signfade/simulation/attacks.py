@@ -30,30 +30,19 @@ _INFLATORS = 6  # of this many attackers in a scale collusion one inflates
 
 @dataclass(frozen=True)
 class Hostile:
-    """One attacker in one round; an attack changes the tensors in place.
+    """One attacker in one round; an attack changes the tensors in place."""
 
-    Attributes:
-        packed: Its bits, eight to a byte, `[ceil(M/8)]`.
-        mean: Its means, `[S]`.
-        scale: Its scales, `[S]`.
-        size: Number of bits M.
-        place: Its place among the attackers.
-        accepted: The largest scales that `bound_scalars` accepts in this round, `[S]`; None without honest
-            devices.
-        settings: Section `attack` of the configuration.
-        stream: From a number to a stream of random numbers of this round.
-        number: Of the device.
-    """
-
-    packed: Tensor
-    mean: Tensor
-    scale: Tensor
-    size: int
-    place: int
-    accepted: Tensor | None
+    packed: Tensor  # its bits, eight to a byte, [ceil(M/8)]
+    mean: Tensor  # [S]
+    scale: Tensor  # [S]
+    size: int  # number of bits M
+    place: int  # among the attackers
+    accepted: (
+        Tensor | None
+    )  # the largest scales that `bound_scalars` accepts, [S]; None without honest devices
     settings: AttackSettings
-    stream: Callable[[int], np.random.Generator]
-    number: int
+    stream: Callable[[int], np.random.Generator]  # random numbers of this round, by number
+    number: int  # of the device
 
     @property
     def ones(self) -> Tensor:
@@ -136,20 +125,20 @@ def _mixed(hostile: Hostile) -> None:
     _IN_TURN[hostile.place % len(_IN_TURN)](hostile)
 
 
-for _name, _help, _apply in (
-    ("none", "nobody attacks", lambda hostile: None),
-    ("sign-flip", "all bits flipped, means negated, scales times strength", _sign_flip),
-    ("scale-inflation", "honest bits, scales times strength", _inflate),
-    ("random-bits", "random bits, the same from all attackers if they collude", _random_bits),
-    ("ones", "all bits +1", _ones),
-    ("mean-shift", "strength times the honest scale added to the mean", _mean_shift),
+for _name, _apply, _help in (
+    ("none", lambda hostile: None, "nobody attacks"),
+    ("sign-flip", _sign_flip, "all bits flipped, means negated, scales times strength"),
+    ("scale-inflation", _inflate, "honest bits, scales times strength"),
+    ("random-bits", _random_bits, "random bits, the same from all attackers if they collude"),
+    ("ones", _ones, "all bits +1"),
+    ("mean-shift", _mean_shift, "strength times the honest scale added to the mean"),
     (
         "scale-collusion",
-        "bits flipped; one attacker in six inflates, the others report scales of 1e-38",
         _scale_collusion,
+        "bits flipped; one attacker in six inflates, the others report scales of 1e-38",
     ),
-    ("below-bound", "bits flipped, with the largest scale that defence.bound_scales accepts", _below_bound),
-    ("mixed", "sign-flip, ones, mean-shift, scale-inflation and random-bits in turn", _mixed),
+    ("below-bound", _below_bound, "bits flipped, with the largest scale that defence.bound_scales accepts"),
+    ("mixed", _mixed, "sign-flip, ones, mean-shift, scale-inflation and random-bits in turn"),
 ):
     ATTACKS.add(_name, Attack(_help, _apply))
 
@@ -172,15 +161,7 @@ class Attackers:
 
     In a below-bound attack they know the defence, every honest scale of the round, and each other. With
     quantised scalars a scale cannot exceed the largest level, and a mean is what can be sent beside that
-    scale: next to a large scale an honest mean is rounded to zero.
-
-    Args:
-        settings: Section `attack` of the configuration.
-        population: Number of devices in the cell.
-        seed: Seed of the run.
-
-    Attributes:
-        devices: Who attacks, ascending; nobody with `kind = "none"`.
+    scale: next to a large scale an honest mean is rounded to zero. `devices` says who attacks, ascending.
     """
 
     def __init__(self, settings: AttackSettings, population: int, seed: int) -> None:
@@ -197,21 +178,14 @@ class Attackers:
         honest = np.delete(np.arange(len(scale)), rows)
         # Where nobody is honest, nobody's scale bounds another's.
         accepted = accepted_scale(message.scale[honest], len(rows)).to(scale) if len(honest) else None
+
+        def stream(number: int) -> np.random.Generator:
+            return generator(self._seed, "attack", round, number)
+
         for row in rows:
             place, number = int(np.searchsorted(self.devices, devices[row])), int(devices[row])
-            self._attack.apply(
-                Hostile(
-                    packed[row],
-                    mean[row],
-                    scale[row],
-                    encoder.size,
-                    place,
-                    accepted,
-                    self._settings,
-                    lambda stream: generator(self._seed, "attack", round, stream),
-                    number,
-                )
-            )
+            sent = (packed[row], mean[row], scale[row], encoder.size)
+            self._attack.apply(Hostile(*sent, place, accepted, self._settings, stream, number))
         if encoder.quantised:
             mean[rows], scale[rows] = encoder.scalar_code.rounded(mean[rows], scale[rows])
         return replace(message, bits=Bits(packed, encoder.size), mean=mean, scale=scale)

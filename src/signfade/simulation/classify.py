@@ -1,17 +1,15 @@
-"""Classification with any torch module: each device's gradient on one thread, devices shared out over
-threads.
+"""Classification with any torch module.
 
-A device is always computed with one intra-op thread, so its gradient is the same bytes however many workers
-there are. Convolutions run on channels-last tensors, which is up to twice as fast on a CPU.
+A device is always computed with one intra-op thread, and devices are shared out over threads, so its gradient
+is the same bytes however many workers there are.
 """
 
 from __future__ import annotations
 
 import copy
 import queue
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -21,23 +19,11 @@ from torch.nn import functional
 from signfade.data import Dataset, Split
 from signfade.keys import generator, stream_key
 from signfade.registry import user_code
-from signfade.simulation.buffers import merge_buffers
-from signfade.simulation.task import Devices, Evaluation, LocalGradients
+from signfade.simulation.task import Devices, Evaluation, LocalGradients, merge_buffers
 
-__all__ = ["ClassificationTask", "one_thread"]
+__all__ = ["ClassificationTask"]
 
 _EVALUATION_BATCH = 250
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread inside the block, so that results do not depend on how work is shared out."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Replica:
@@ -68,7 +54,7 @@ class _Replica:
 
 
 def _layout(model: nn.Module, sample: Tensor) -> torch.memory_format:
-    """Choose channels last where the model convolves images and works on such tensors (`view` may not)."""
+    """Choose channels last, up to twice as fast, where the model convolves images and `view` permits it."""
     last, plain = torch.channels_last, torch.contiguous_format
     if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in model.modules()):
         return plain
@@ -80,28 +66,12 @@ def _layout(model: nn.Module, sample: Tensor) -> torch.memory_format:
     return last
 
 
-def _check_scores(replica: _Replica, dataset: Dataset) -> None:
-    """Raise unless the model turns two samples into two rows of class scores."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), user_code("model"):
-        scores = replica.scores(dataset.train_x[:2])
-    if tuple(scores.shape) != (2, dataset.classes):
-        raise ValueError(f"model must give {dataset.classes} scores a sample; got shape {list(scores.shape)}")
-
-
 class ClassificationTask:
-    """Cross-entropy over a data set that is split over devices.
+    """Cross-entropy over a data set that is split over devices; `batch` None takes all samples of a device.
 
     A model's buffers (running statistics of batch normalisation) start each device's pass at the server's
-    values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits a number on the
-    uplink. Dropout draws from the stream of its device and round.
-
-    Args:
-        dataset: Train and test samples.
-        split: Which device holds which training samples.
-        model: Any module that maps a batch of samples to class scores.
-        batch: Samples a device draws for a gradient; None takes all it has.
-        seed: Seed of the mini-batches.
-        workers: Threads; never changes a result.
+    values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits per number on
+    the uplink. Dropout draws from the stream of its device and round. `workers` never changes a result.
     """
 
     step_unit = 1.0
@@ -119,17 +89,20 @@ class ClassificationTask:
         self.segments = tuple(sizes)
         self.shares = split.counts / split.counts.sum()
         self._dataset, self._split, self._batch, self._seed = dataset, split, batch, seed
-        self._initial = torch.cat(
-            [parameter.detach().reshape(-1).float() for parameter in model.parameters()]
-        )
+        self._initial = torch.cat([part.detach().reshape(-1).float() for part in model.parameters()])
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._reported: list[tuple[int, list[Tensor]]] = []
         self.extra_bits = 32 * sum(buffer.numel() for buffer in self._buffers)
         self._draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in model.modules())
         workers = 1 if self._draws else workers  # dropout draws from torch's one global generator
-        self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
         layout = _layout(model, dataset.train_x[:2])
-        _check_scores(_Replica(model, layout), dataset)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), user_code("model"):
+            scores = _Replica(model, layout).scores(dataset.train_x[:2])
+        if tuple(scores.shape) != (2, dataset.classes):
+            raise ValueError(
+                f"model must give {dataset.classes} scores a sample; got shape {list(scores.shape)}"
+            )
+        self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
         for _ in range(workers):
             self._replicas.put(_Replica(model, layout))
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
@@ -155,20 +128,17 @@ class ClassificationTask:
         return LocalGradients(gradients, losses)
 
     def _gradient(self, replica: _Replica, device: int, round: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        rows = self._draw(device, round)
+        held = self._split.of(device)
+        if self._batch is not None and self._batch < len(held):
+            draw = generator(self._seed, "batch", round, device)
+            held = held[draw.choice(len(held), size=self._batch, replace=False)]
+        rows = torch.from_numpy(held)
         with torch.random.fork_rng(devices=[], enabled=self._draws):
             if self._draws:
                 torch.manual_seed(stream_key(self._seed, "dropout", round, device) >> 1)
             scores = replica.scores(self._dataset.train_x[rows])
         loss = functional.cross_entropy(scores, self._dataset.train_y[rows])
         return loss.detach(), torch.autograd.grad(loss, replica.parameters)
-
-    def _draw(self, device: int, round: int) -> Tensor:
-        held = self._split.of(device)
-        if self._batch is not None and self._batch < len(held):
-            draw = generator(self._seed, "batch", round, device)
-            held = held[draw.choice(len(held), size=self._batch, replace=False)]
-        return torch.from_numpy(held)
 
     def _share_out(
         self, work: Callable[[_Replica, int], None], items: Iterable[int], weights: Tensor, *, training: bool

@@ -1,35 +1,135 @@
-"""The devices' side of a simulation: train, encode; feed back what bits lost, be late, be hostile."""
+"""The devices' side of a simulation: who takes part, training, encoding, feeding back what bits lost."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsilon, lost_by_bits
 from signfade.device.compressors import COMPRESSORS, Compressed
 from signfade.keys import generator, stream_keys
 from signfade.server import Devices
-from signfade.settings import RunSettings
-from signfade.simulation.attacks import Attackers
-from signfade.simulation.availability import Availability, AvailabilityState, Present
-from signfade.simulation.task import Task
+from signfade.settings import AvailabilitySettings, RunSettings
+from signfade.uplink import Link
 
-__all__ = ["Clients", "ClientsState", "Diverged", "Update"]
+if TYPE_CHECKING:
+    from signfade.simulation.task import Task
+
+__all__ = [
+    "Availability",
+    "AvailabilityState",
+    "Clients",
+    "ClientsState",
+    "Present",
+    "Update",
+    "choose_devices",
+]
 
 DELTA = 1e-5  # at which composed epsilons are given
 # Gradients held at once: 2^24 float32 numbers, 64 MB, however many devices there are.
 _CHUNK_NUMBERS = 1 << 24
 _LARGEST_MEMORY = 2 << 30
+_FREE = -1
 
 
-class Diverged(RuntimeError):
-    """A gradient is not finite."""
+def choose_devices(count: int, participation: float, seed: int, round: int) -> Devices:
+    """Draw who is asked to take part in a round, at least one, in ascending order.
+
+    Example:
+        >>> len(choose_devices(1000, participation=0.01, seed=0, round=3))
+        10
+    """
+    if participation >= 1:
+        return np.arange(count)
+    asked = max(1, int(np.floor(count * participation + 0.5)))
+    return np.sort(generator(seed, "participation", round).choice(count, size=asked, replace=False))
+
+
+@dataclass(frozen=True)
+class AvailabilityState:
+    """Since when each device has been computing, `[N]`, -1 if it is free; and the models of those rounds."""
+
+    started: NDArray[np.int64]
+    models: dict[str, Tensor]
+
+
+class Present(NamedTuple):
+    """Who is received in a round, ascending, and in which round each began its gradient, `[K]` each."""
+
+    devices: Devices
+    began: NDArray[np.int64]
+
+
+class Availability:
+    """Stage: which of the devices that were asked are received.
+
+    A late device begins in one round and is received `staleness` rounds later, with the gradient of the model
+    it began with. It is not asked again in between.
+
+    Example:
+        >>> late = Availability(AvailabilitySettings(late=1.0, staleness=2), population=3, seed=0)
+        >>> state, received = late.init(), []
+        >>> for t in range(5):
+        ...     state, present = late.apply(state, np.arange(3), torch.full((1,), float(t)), t)
+        ...     received.append(present.devices.tolist())
+        >>> received
+        [[], [], [0, 1, 2], [], []]
+    """
+
+    def __init__(self, settings: AvailabilitySettings, population: int, seed: int) -> None:
+        self._settings, self._population, self._seed = settings, population, seed
+
+    def init(self) -> AvailabilityState:
+        """Return the state in which every device is free."""
+        return AvailabilityState(np.full(self._population, _FREE, dtype=np.int64), {})
+
+    def apply(
+        self, state: AvailabilityState, asked: Devices, model: Tensor, round: int
+    ) -> tuple[AvailabilityState, Present]:
+        """Return who of those asked (ascending) is received, maybe nobody; rounds must come in order.
+
+        `model` are the weights that are broadcast, `[M]`; `state` is not modified.
+        """
+        settings = self._settings
+        if max(settings.dropout, settings.late) == 0:
+            return state, Present(asked, np.full(len(asked), round))
+        started, models = state.started.copy(), state.models
+        if settings.late > 0:
+            oldest = round - settings.staleness
+            models = {t: kept for t, kept in models.items() if int(t) >= oldest} | {str(round): model.clone()}
+        arriving = (started != _FREE) & (started + settings.staleness == round)
+        fresh = np.zeros(self._population, dtype=bool)
+        fresh[asked] = True
+        fresh &= started == _FREE
+        began = np.where(arriving, started, round)
+        started[arriving] = _FREE
+        if settings.late > 0:
+            late = fresh & (self._draw("late", round) < settings.late)
+            started[late] = round
+            fresh &= ~late
+        there = fresh | arriving
+        if settings.dropout > 0:
+            there &= self._draw("dropout", round) >= settings.dropout
+        devices = np.flatnonzero(there)
+        return AvailabilityState(started, models), Present(devices, began[devices])
+
+    def limit(self, link: Link, devices: Devices, round: int) -> Link:
+        """Return the links with the gains of those short of power lowered: `h * 10^(-backoff_db/20)`."""
+        settings = self._settings
+        if settings.limited == 0:
+            return link
+        short = torch.from_numpy(self._draw("power", round)[devices] < settings.limited)
+        factor = 10 ** (-settings.backoff_db / 20)
+        return Link(torch.where(short, factor * link.h, link.h), link.sigma2)
+
+    def _draw(self, purpose: str, round: int) -> NDArray[np.float64]:
+        return generator(self._seed, purpose, round).random(self._population)
 
 
 class Update(NamedTuple):
@@ -42,37 +142,19 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientsState:
-    """What devices remember between rounds.
-
-    Attributes:
-        availability: Who is busy since when.
-        feedback: What each device's bits have lost so far, `[N, M]`; empty without error feedback.
-    """
+    """What devices remember between rounds."""
 
     availability: AvailabilityState
-    feedback: Tensor
+    feedback: Tensor  # what each device's bits have lost so far, [N, M]; empty without error feedback
 
 
 class Clients:
-    """All devices of a run.
-
-    Args:
-        settings: All of the run.
-        task: Model and data.
-
-    Attributes:
-        availability: Which devices are received.
-        attackers: Which devices are hostile.
-
-    Raises:
-        ValueError: Error feedback would need too much memory.
-    """
+    """All devices of a run."""
 
     def __init__(self, settings: RunSettings, task: Task) -> None:
         self._settings, self._task = settings, task
         self.availability = Availability(settings.availability, task.devices, settings.seed)
         self._compressor = COMPRESSORS.find(settings.method.compressor)
-        self.attackers = Attackers(settings.attack, task.devices, settings.seed)
         needed = 4 * task.size * task.devices
         if settings.method.error_feedback > 0 and needed > _LARGEST_MEMORY:
             raise ValueError(
@@ -91,14 +173,7 @@ class Clients:
         return max(1, _CHUNK_NUMBERS // self._task.size)
 
     def train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Iterator[Update]:
-        """Let the devices compute their gradients, a chunk at a time, so that memory stays flat.
-
-        Args:
-            state: The devices' memory, with the models that late devices began with.
-            present: Who is received.
-            model: The weights that are broadcast, `[M]`.
-            round: Counted from 0.
-        """
+        """Let the devices compute their gradients at `model`, a chunk at a time: memory stays flat."""
         for start in range(0, len(present.devices), self.chunk):
             rows = slice(start, start + self.chunk)
             yield self._train(state, Present(present.devices[rows], present.began[rows]), model, round)
@@ -121,15 +196,12 @@ class Clients:
         self, state: ClientsState, update: Update, encoder: Encoder, rotation_key: int, round: int
     ) -> tuple[Message, Priors]:
         """Turn gradients into what honest devices send. Error feedback writes into `state.feedback`."""
-        method, devices = self._settings.method, update.devices
-        gradients = update.gradients
-        if not math.isfinite(gradients.sum().item()) and not bool(gradients.isfinite().all()):
-            raise Diverged("a gradient is not finite")
+        method, seed = self._settings.method, self._settings.seed
+        devices, gradients = update.devices, update.gradients
         rows = torch.from_numpy(devices)
         if method.error_feedback > 0:
             gradients = gradients + state.feedback[rows]
         rotated = encoder.rotate(gradients, rotation_key)
-        seed = self._settings.seed
         message, priors = encoder.encode(rotated, lambda purpose: stream_keys(seed, purpose, round, devices))
         if method.error_feedback > 0:
             lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)

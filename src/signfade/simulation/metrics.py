@@ -1,24 +1,138 @@
-"""What a round's record says."""
+"""What only a simulation knows, and what a round's record says."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.device.scale_range import count_saturation
+from signfade.kernels.correlations import pair_sums
 from signfade.server import Estimate, ServerMemory, Truth
-from signfade.simulation.availability import Present
-from signfade.simulation.loss_monitor import watch_loss
-from signfade.simulation.task import Evaluation
+from signfade.server.joint_rule import PAIRED_DEVICES
 
 if TYPE_CHECKING:
+    from signfade.simulation.clients import Present, Update
     from signfade.simulation.round import Simulation, State
 
-__all__ = ["error_and_cosine", "round_record", "silent_record"]
+__all__ = ["Diverged", "LossState", "Observer", "round_record", "silent_record", "watch_loss"]
+
+_WINDOW = 5  # rounds over which the loss is averaged
+
+
+class Diverged(RuntimeError):
+    """A gradient is not finite."""
+
+
+class Observer:
+    """Gathers what only a simulation can know while the devices' gradients pass by."""
+
+    def __init__(self, simulation: Simulation, alpha: Tensor, shares: NDArray[np.float64]) -> None:
+        self._alpha, self._shares = alpha, shares
+        self.total = torch.zeros(simulation.task.size)
+        self._losses: list[Tensor] = []
+        self._rows = slice(0, 0)
+        self._gram: Tensor | None = None
+        rotated = simulation.settings.method.rotation != "none"
+        wanted = simulation.server.sends_bits and (rotated or simulation.server.aggregator.needs_correlation)
+        self._paired = wanted and len(alpha) <= min(simulation.clients.chunk, PAIRED_DEVICES)
+
+    def add(self, update: Update) -> Tensor:
+        """Take a chunk of gradients into the true sum; return the chunk's own."""
+        self._rows = slice(self._rows.stop, self._rows.stop + len(update.devices))
+        part = self.weighted(update.gradients)
+        self.total += part
+        if not bool(self.total.isfinite().all()):
+            raise Diverged("a gradient is not finite")
+        self._losses.append(update.losses.double())
+        if self._paired:
+            self._gram = pair_sums(update.gradients)
+            if not bool(self._gram.isfinite().all()):
+                raise Diverged("gradients are too large to be multiplied")
+        return part
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`."""
+        return torch.mv(values.T, self._alpha[self._rows])
+
+    @property
+    def loss(self) -> float:
+        """The devices' mean training loss, weighted by their shares."""
+        return float(torch.cat(self._losses) @ torch.from_numpy(self._shares))
+
+    def correlation(self, mean: Tensor, true_mean: Tensor, size: int) -> Tensor | None:
+        """Return the correlation between the devices' gradients about the means they sent."""
+        if self._gram is None:
+            return None
+        return correlation_of(self._gram, mean[:, 0], true_mean[:, 0], size)
+
+
+def correlation_of(gram: Tensor, mean: Tensor, true_mean: Tensor, size: int) -> Tensor:
+    """Return the correlation between the devices' gradients about the means they sent, float64 `[K, K]`.
+
+    With `n` coordinates, sent means `m` and true ones `a` the centred inner products are
+    `<g_k, g_j> - n (m_j a_k + m_k a_j - m_k m_j)`; `gram` has the `<g_k, g_j>`, which a rotation leaves as
+    they are. A device without a gradient is uncorrelated with all.
+
+    Example:
+        >>> zero = torch.zeros(2)
+        >>> correlation_of(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), zero, zero, size=10)
+        tensor([[1.0000, 0.5000],
+                [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    sent, true = mean.double().numpy(), true_mean.double().numpy()  # NumPy: cheaper on matrices this small
+    cross = np.outer(sent, true)
+    centred = gram.double().numpy() - size * (cross + cross.T - np.outer(sent, sent))
+    power = np.maximum(centred.diagonal(), 0)
+    inverse = np.where(power > 0, 1 / np.sqrt(np.maximum(power, 1e-300)), 0.0)
+    correlation = np.clip(centred * np.outer(inverse, inverse), -1, 1)
+    np.fill_diagonal(correlation, 1.0)
+    return torch.from_numpy(correlation)
+
+
+@dataclass(frozen=True)
+class LossState:
+    """The last losses, the first, the lowest average so far, and whether a warning was given."""
+
+    recent: list[float] = field(default_factory=list)
+    first: float = math.nan
+    lowest: float = math.inf
+    warned: bool = False
+
+
+def watch_loss(state: LossState, loss: float, round: int) -> tuple[LossState, str | None]:
+    """Take the loss of a round, and warn once per run when most of what was learned is lost.
+
+    The loss is averaged over the last five rounds. The line is the mean of the first loss and the lowest
+    average so far, once that average has at least halved; before that, ten times the first loss.
+
+    Example:
+        >>> state = LossState()
+        >>> for round, loss in enumerate([2.3] * 5 + [0.2] * 5 + [2.3] * 5, start=1):
+        ...     state, warning = watch_loss(state, loss, round)
+        ...     if warning:
+        ...         print(warning)
+        the training loss rose to 1.46 in round 13 from 0.2: try a smaller server.learning_rate or server.clip
+    """
+    if math.isnan(loss):
+        return state, None
+    first = loss if math.isnan(state.first) else state.first
+    recent = [*state.recent, loss][-_WINDOW:]
+    average = sum(recent) / len(recent)
+    lowest = min(state.lowest, average)
+    line = (first + lowest) / 2 if lowest < first / 2 else 10 * first
+    warning = None
+    if average > line and not state.warned:
+        warning = (
+            f"the training loss rose to {average:.3g} in round {round} from {lowest:.3g}: "
+            "try a smaller server.learning_rate or server.clip"
+        )
+    return LossState(recent, first, lowest, state.warned or warning is not None), warning
 
 
 def round_record(
@@ -26,65 +140,57 @@ def round_record(
     state: State,
     after: ServerMemory,
     present: Present,
-    loss: float,
+    observer: Observer,
     value: Tensor,
     estimate: Estimate | None = None,
     truth: Truth | None = None,
     metrics: dict[str, Any] | None = None,
-    total: Tensor | None = None,
 ) -> tuple[State, dict[str, Any]]:
     """Return the state after a round and its record, with `warnings` for people."""
     settings, server, clients = simulation.settings, simulation.server, simulation.clients
-    t, encoder = state.server.round, server.encoder(state.server)
-    nmse: float | None = 0.0  # for ideal
-    cosine: float | None = 1.0
-    expected: float | None = 0.0
-    if total is not None and not torch.equal(value, total):  # what a compressor has lost
-        expected = None
-        nmse, cosine = error_and_cosine(value, total, scaled=True)
+    encoder, loss = server.encoder(state.server), observer.loss
+    errors: dict[str, float | None] = {"nmse": 0.0, "nmse_theory": 0.0, "cosine": 1.0}  # for ideal
     saturation = state.saturation
     warnings: list[str] = []
     if estimate is not None and truth is not None:
         nmse, cosine = error_and_cosine(value, truth.total, scaled=server.aggregator.scaled)
         expected = estimate.predict(truth, 1.0) if clients.predictable else None
+        errors = {"nmse": nmse, "nmse_theory": expected, "cosine": cosine}
         if encoder.quantised:
             uses, last = len(present.devices) * len(encoder.segments), after.round >= settings.rounds
             saturated, bits = truth.message.saturated, settings.method.side_bits or 0
             saturation, warnings = count_saturation(saturation, saturated, uses, bits, last)
+    elif not torch.equal(value, observer.total):  # what a compressor has lost
+        nmse, cosine = error_and_cosine(value, observer.total, scaled=True)
+        errors = {"nmse": nmse, "nmse_theory": None, "cosine": cosine}
     monitor, warning = watch_loss(state.loss, loss, after.round)
     warnings = ([] if warning is None else [warning]) + warnings
     state = replace(state, server=after, task=simulation.task.state(), loss=monitor, saturation=saturation)
-    test = _evaluate(simulation, state)
     said = dict(metrics or {})
     return state, {
         "round": after.round,
         "train_loss": None if settings.data.name == "gaussian" else loss,  # there is no loss
-        "test_loss": test.loss if test else None,
-        "test_accuracy": test.accuracy if test else None,
-        "nmse": nmse,
-        "nmse_theory": expected,
-        "cosine": cosine,
+        **_evaluate(simulation, state),
+        **errors,
         **after.sent.record(),
         "downlink_bits": after.downlink_bits,
         "snr_db": said.pop("snr_db", None),
         "devices": len(present.devices),
         "channel_uses": after.channel_uses,
         **said,
-        **clients.metrics(present, encoder.size, t),
+        **clients.metrics(present, encoder.size, state.server.round - 1),
         "warnings": warnings,
     }
 
 
 def silent_record(simulation: Simulation, state: State, present: Present) -> tuple[State, dict[str, Any]]:
     """Return the record of a round in which nobody was received: the server made no step."""
-    test = _evaluate(simulation, state)
     server = state.server
     empty: dict[str, Any] = dict.fromkeys(("train_loss", "nmse", "nmse_theory", "cosine", "snr_db"))
     return state, {
         "round": server.round,
         **empty,
-        "test_loss": test.loss if test else None,
-        "test_accuracy": test.accuracy if test else None,
+        **_evaluate(simulation, state),
         **server.sent.record(),
         "downlink_bits": server.downlink_bits,
         "devices": 0,
@@ -94,11 +200,12 @@ def silent_record(simulation: Simulation, state: State, present: Present) -> tup
     }
 
 
-def _evaluate(simulation: Simulation, state: State) -> Evaluation | None:
+def _evaluate(simulation: Simulation, state: State) -> dict[str, float | None]:
     """Evaluate the model if it is time to."""
     settings, done = simulation.settings, state.server.round
     due = done >= settings.rounds or done % settings.eval.every == 0 or done in settings.eval.at
-    return simulation.task.evaluate(state.server.weights) if due else None
+    loss, accuracy = simulation.task.evaluate(state.server.weights) if due else (None, None)
+    return {"test_loss": loss, "test_accuracy": accuracy}
 
 
 def error_and_cosine(estimate: Tensor, total: Tensor, *, scaled: bool) -> tuple[float | None, float | None]:

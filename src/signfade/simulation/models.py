@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from signfade.kernels.pooled_conv import PooledConv
 from signfade.keys import stream_key
 from signfade.registry import Registry, user_code
-from signfade.simulation.pooled_conv import PooledConv
 
 __all__ = ["MODELS", "Model", "build_model", "linear", "mlp", "paper_cnn", "small_cnn"]
 
@@ -42,8 +42,7 @@ MODELS: Registry[Model] = Registry("model.name", _adopt)
 
 
 def paper_cnn(input_shape: Shape, classes: int) -> nn.Module:
-    """The paper's network: two 5x5 convolutions (32 and 64 channels), each with ReLU and 2x2 max-pooling, one
-    linear layer.
+    """Two 5x5 convolutions (32 and 64 channels), each with ReLU and 2x2 max-pooling, and one linear layer.
 
     62,346 parameters for 28x28 images in ten classes.
     """
@@ -74,9 +73,8 @@ def small_cnn(input_shape: Shape, classes: int) -> nn.Module:
 
 def mlp(input_shape: Shape, classes: int) -> nn.Module:
     """One hidden layer of 128 units."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU(), nn.Linear(128, classes)
-    )
+    hidden = nn.Linear(math.prod(input_shape), 128)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(128, classes))
 
 
 def linear(input_shape: Shape, classes: int) -> nn.Module:
@@ -86,9 +84,8 @@ def linear(input_shape: Shape, classes: int) -> nn.Module:
 
 def _image(name: str, input_shape: Shape) -> Shape:
     if len(input_shape) != 3:
-        raise ValueError(
-            f"model.name {name!r} needs images; the data has samples of shape {list(input_shape)}"
-        )
+        shape = list(input_shape)
+        raise ValueError(f"model.name {name!r} needs images; the data has samples of shape {shape}")
     return input_shape
 
 
@@ -106,13 +103,10 @@ MODELS.add("linear", Model("multinomial logistic regression", linear))
 
 
 def build_model(name: str, input_shape: Shape, classes: int, seed: int) -> nn.Module:
-    """Build a model by name with initial weights drawn from `seed`.
+    """Build a model by name with initial weights drawn from `seed`; torch's own generator is left alone.
 
-    Args:
-        name: A name in `MODELS`, or the import path of a function of `(input_shape, classes)`.
-        input_shape: Shape of one sample, for instance `(1, 28, 28)`.
-        classes: Number of outputs.
-        seed: Seed of the initial weights; torch's global generator is left as it was.
+    `name` is one of `MODELS`, or the import path of a function of `(input_shape, classes)`; `input_shape` is
+    that of one sample, for instance `(1, 28, 28)`.
 
     Example:
         >>> model = build_model("paper-cnn", (1, 28, 28), classes=10, seed=0)

@@ -1,4 +1,4 @@
-"""A run: the same round again and again, with everything needed to stop it anywhere and go on."""
+"""A run: from settings to a task, then the same round again and again, to be stopped and resumed anywhere."""
 
 from __future__ import annotations
 
@@ -7,32 +7,49 @@ from typing import Any
 
 from torch import Tensor
 
+from signfade.data import Dataset, load, make_regression, split
 from signfade.kernels.threads import available_threads
 from signfade.server import Server
 from signfade.settings import RunSettings
-from signfade.simulation.classify import one_thread
-from signfade.simulation.clients import Clients, Diverged
+from signfade.simulation.attacks import Attackers
+from signfade.simulation.classify import ClassificationTask
+from signfade.simulation.clients import Clients
+from signfade.simulation.metrics import Diverged
+from signfade.simulation.models import build_model
 from signfade.simulation.round import Simulation, State, run_round
-from signfade.simulation.task import Task
-from signfade.simulation.tasks import make_task
+from signfade.simulation.synthetic import GaussianTask, RegressionTask
+from signfade.simulation.task import Task, one_thread
 from signfade.state import from_tensors, to_tensors
 
-__all__ = ["Experiment", "RunFailed"]
+__all__ = ["Experiment", "RunFailed", "make_task"]
 
 
 class RunFailed(RuntimeError):
     """The run cannot go on; the message says why in one sentence."""
 
 
+@one_thread()  # an optimum found by two threads differs in its last digits
+def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None = None) -> Task:
+    """Load the data, split it over the devices and build the model.
+
+    `workers` are threads and never change a result; `dataset` is the labelled set that the settings name, if
+    somebody has loaded it already.
+    """
+    data, seed = settings.data, settings.seed
+    if data.name == "gaussian":
+        return GaussianTask(data.devices, data.size, seed)
+    if data.name == "regression":
+        drawn = make_regression(data.devices, data.samples, data.size, data.heterogeneous, seed)
+        mean = settings.method.weights == "share"
+        return RegressionTask(drawn, data.batch, seed, mean=mean, workers=workers)
+    dataset = load(data.name, data.folder) if dataset is None else dataset
+    who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
+    model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
+    return ClassificationTask(dataset, who, model, data.batch, seed, workers)
+
+
 class Experiment:
-    """One model trained over one simulated cell by one method.
-
-    Args:
-        settings: All of the run.
-        task: What to learn; made from the settings if None.
-
-    Attributes:
-        warnings: What a person should know, in sentences.
+    """One model trained over one simulated cell by one method; `warnings` are sentences for people.
 
     Example:
         >>> tables = {"data": {"name": "gaussian", "size": 1000}, "method": {"aggregator": "sbfl"}}
@@ -49,7 +66,8 @@ class Experiment:
         bits = self.task.extra_bits
         server = Server(settings, self.task.segments, self.task.devices, self.task.step_unit, bits)
         clients = Clients(settings, self.task)
-        self._simulation = Simulation(settings, self.task, clients, server)
+        attackers = Attackers(settings.attack, self.task.devices, settings.seed)
+        self._simulation = Simulation(settings, self.task, clients, attackers, server)
         memory = server.init(self.task.initial_weights())
         self._state = self._first = State(memory, clients.init(), self.task.state())
         self.warnings = clients.notes(server.encoder(memory))
@@ -80,11 +98,7 @@ class Experiment:
         return self.round >= self.settings.rounds
 
     def advance(self) -> dict[str, Any]:
-        """Run one round and return its record for metrics.jsonl.
-
-        Raises:
-            RunFailed: The model has diverged, or a user's rule returned nonsense.
-        """
+        """Run one round and return its record for metrics.jsonl, or raise RunFailed."""
         started = time.perf_counter()
         with one_thread():
             try:
@@ -105,11 +119,7 @@ class Experiment:
         return to_tensors(self._state)
 
     def restore(self, tensors: dict[str, Tensor], round: int) -> None:
-        """Go on from what `state` returned after `round` rounds.
-
-        Raises:
-            ValueError: It is the state of another run, of another round, or of signfade 0.1.
-        """
+        """Go on from what `state` returned after `round` rounds, or raise ValueError."""
         if "server.round" not in tensors:
             raise ValueError("the checkpoint is of signfade 0.1, whose runs this version cannot resume")
         state = from_tensors(self._first, tensors)

@@ -12,24 +12,11 @@ from signfade.data import RegressionData
 from signfade.kernels import standard_normal
 from signfade.kernels.threads import run_ranges
 from signfade.keys import generator, stream_keys
-from signfade.simulation.classify import one_thread
-from signfade.simulation.task import Devices, Evaluation, LocalGradients
+from signfade.simulation.task import Devices, Evaluation, LocalGradients, one_thread
 
 __all__ = ["GaussianTask", "RegressionTask"]
 
-
 _BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 1 << 21, 1 << 28
-
-
-def _block(device_bytes: int) -> int:
-    """Return how many devices are computed at a time.
-
-    A product handles rows in groups, and how a row is rounded depends on its place in one: blocks of 16
-    devices and multiples begin with a group whatever the number of samples, so cutting changes no byte.
-    """
-    if 16 * device_bytes > _LARGEST_BLOCK_BYTES:
-        return max(1, _LARGEST_BLOCK_BYTES // device_bytes)
-    return 16 * max(1, _BLOCK_BYTES // (16 * device_bytes))
 
 
 class _Stateless:
@@ -48,19 +35,25 @@ class _Stateless:
         """Nothing to take back."""
 
 
+def _block(device_bytes: int) -> int:
+    """Return how many devices are computed at a time.
+
+    A product handles rows in groups, and how a row is rounded depends on its place in one: blocks of 16
+    devices and multiples begin with a group whatever the number of samples, so cutting changes no byte.
+    """
+    if 16 * device_bytes > _LARGEST_BLOCK_BYTES:
+        return max(1, _LARGEST_BLOCK_BYTES // device_bytes)
+    return 16 * max(1, _BLOCK_BYTES // (16 * device_bytes))
+
+
 class RegressionTask(_Stateless):
-    """Least squares, `f_k(w) = |X_k w - z_k|^2`; devices go in blocks that fit the cache, shared out over
-    threads.
+    """Least squares, `f_k(w) = |X_k w - z_k|^2`; devices go in blocks that fit the cache, over threads.
 
     Losses are reported per sample, and the test loss is the excess over the least-squares optimum. The step
     is in units of `1/L`, L being the smoothness of the summed loss (or of its weighted mean when `mean` is
-    set).
+    set). Devices may be asked for in parts, cut at multiples of `grain`, without a byte changing.
 
-    Attributes:
-        grain: Devices may be asked for in parts, cut at multiples of this, without a byte changing.
-
-    Reference:
-        Section VI-A, linear regression; docs/errata.md for the gradient's factor two.
+    Reference: Section VI-A, linear regression; docs/errata.md for the gradient's factor two.
     """
 
     def __init__(
@@ -106,17 +99,14 @@ class RegressionTask(_Stateless):
     def _gradients(self, weights: Tensor, devices: Devices, round: int) -> tuple[Tensor, Tensor]:
         x, z = self.data.chunk(devices, threads=1)
         if self._batch is not None:
-            rows = np.stack([self._draw(round, int(k)) for k in devices])
+            draws = (generator(self._seed, "batch", round, int(k)) for k in devices)
+            rows = np.stack([draw.choice(x.shape[1], size=self._batch, replace=False) for draw in draws])
             chosen = torch.from_numpy(rows).unsqueeze(2)
             x = torch.gather(x, 1, chosen.expand(-1, -1, self.size))
             z = torch.gather(z, 1, chosen.squeeze(2))
         residual = torch.matmul(x, weights) - z
         factor = 2 * self.data.samples / residual.shape[1]
         return factor * torch.bmm(residual.unsqueeze(1), x).squeeze(1), residual.square().mean(dim=1)
-
-    def _draw(self, round: int, device: int) -> np.ndarray:
-        draw = generator(self._seed, "batch", round, device)
-        return draw.choice(self.data.samples, size=self._batch, replace=False)
 
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Return the excess of the mean squared residual over its minimum, per sample as the train loss."""
@@ -145,9 +135,8 @@ class GaussianTask(_Stateless):
 
     def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
         """Draw the gradients; losses are not a number."""
-        noise = torch.from_numpy(
-            standard_normal(stream_keys(self._seed, "gradient", round, devices), self.size)
-        )
+        keys = stream_keys(self._seed, "gradient", round, devices)
+        noise = torch.from_numpy(standard_normal(keys, self.size))
         std = torch.from_numpy(2.0 ** (devices % 5 - 2)).float()
         return LocalGradients(std.unsqueeze(1) * noise, torch.full((len(devices),), torch.nan))
 

@@ -22,7 +22,7 @@ from signfade.experiments.training import Interrupted, train
 from signfade.experiments.workers.shards import Part, ShardedTask, Share, compute, cut, sharded
 from signfade.settings import RunSettings
 from signfade.simulation import Experiment, clients
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import make_task
 
 from .pool_helpers import children, inline, no_process_stays, planned, remains
 

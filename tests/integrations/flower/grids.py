@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from signfade.integrations.flower.deployed import train_on
 from signfade.settings import RunSettings
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import make_task
 
 Node = Callable[[Message], Message | None]
 

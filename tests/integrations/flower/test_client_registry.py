@@ -12,7 +12,7 @@ from signfade.experiments.config import resolve
 from signfade.integrations.flower.client_registry import ClientRegistry
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import make_task
 from signfade.state import from_tensors, to_tensors
 
 from .grids import CallingGrid, cell_of, device_node

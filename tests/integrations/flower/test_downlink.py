@@ -13,8 +13,7 @@ from signfade.integrations.flower.deployed import train_on
 from signfade.integrations.flower.exchange import message_bytes
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.simulation.run import Experiment
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import Experiment, make_task
 
 from .grids import CallingGrid, cell_of, context, device_node
 

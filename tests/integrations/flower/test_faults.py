@@ -19,7 +19,7 @@ from signfade.experiments.training import RunFailed
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import make_task
 
 from .grids import CallingGrid, Node, cell_of, device_node
 

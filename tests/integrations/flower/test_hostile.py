@@ -21,8 +21,7 @@ from signfade.integrations.flower import OneBitStrategy, settings_from
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.server_core import with_bounds
 from signfade.settings import RunSettings
-from signfade.simulation.run import Experiment
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import Experiment, make_task
 
 from .grids import CallingGrid, Node, cell_of
 from .test_device import Net, normalised

@@ -32,8 +32,7 @@ from signfade.integrations.flower.loopback import Loopback, make_node_key
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
-from signfade.simulation.run import Experiment
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import Experiment, make_task
 
 from .grids import cell_of
 

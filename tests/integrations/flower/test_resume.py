@@ -18,7 +18,7 @@ from signfade.integrations.flower.deployed import evaluation
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import make_task
 
 from .grids import cell_of
 

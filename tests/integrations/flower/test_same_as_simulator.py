@@ -12,8 +12,7 @@ from signfade.experiments.metrics import BIT_KEYS
 from signfade.integrations.flower.deployed import evaluation
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.simulation.run import Experiment
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import Experiment, make_task
 
 from .grids import cell_of
 

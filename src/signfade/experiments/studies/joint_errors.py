@@ -31,7 +31,7 @@ from signfade.server.joint import (
     private_part,
 )
 from signfade.simulation import Experiment
-from signfade.simulation.classify import one_thread
+from signfade.simulation.task import one_thread
 from signfade.uplink import transmit
 
 __all__ = ["JOINT_LADDER", "JOINT_ROTATED", "draw_round", "measure_errors"]

@@ -27,8 +27,7 @@ from signfade.experiments.workers.shared_data import Shared, data_key, open_shar
 from signfade.experiments.workers.worker_pool import WorkerPool, worker_pipes
 from signfade.kernels.compiling import tell_compiling
 from signfade.kernels.threads import available_threads
-from signfade.simulation.run import RunFailed
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import RunFailed, make_task
 
 __all__ = ["Answer", "RunAll", "choose_engine", "ending", "run_all", "serve"]
 

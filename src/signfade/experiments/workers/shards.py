@@ -23,11 +23,9 @@ from signfade.experiments.workers.shared_data import Shared, data_key, open_shar
 from signfade.experiments.workers.worker_pool import WorkerPool, worker_pipes
 from signfade.kernels.threads import available_threads
 from signfade.settings import RunSettings
-from signfade.simulation.buffers import merge_buffers
-from signfade.simulation.run import RunFailed
+from signfade.simulation.run import RunFailed, make_task
 from signfade.simulation.synthetic import RegressionTask
-from signfade.simulation.task import Devices, LocalGradients, Task
-from signfade.simulation.tasks import make_task
+from signfade.simulation.task import Devices, LocalGradients, Task, merge_buffers
 
 __all__ = ["Part", "ShardPool", "ShardedTask", "Share", "compute", "cut", "serve", "sharded"]
 

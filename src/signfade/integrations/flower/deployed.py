@@ -19,8 +19,8 @@ from signfade.integrations.flower.device import Local, answer, device_number
 from signfade.integrations.flower.messages import Buffers, Layout, Order, Start
 from signfade.integrations.flower.strategy import OneBitStrategy
 from signfade.settings import RunSettings
+from signfade.simulation.run import make_task
 from signfade.simulation.task import Task
-from signfade.simulation.tasks import make_task
 
 __all__ = ["client_app", "evaluation", "server_app", "train_on"]
 

@@ -20,8 +20,7 @@ from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.server_core import DeployedServer, with_bounds
 from signfade.settings import RunSettings
-from signfade.simulation.run import RunFailed
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import RunFailed, make_task
 
 __all__ = ["deploy", "deploy_folder", "write_app"]
 

@@ -27,7 +27,7 @@ from signfade.integrations.flower.messages import (
 )
 from signfade.keys import stream_key
 from signfade.server.optimizer import ModelState, make_optimizer
-from signfade.simulation.classify import one_thread
+from signfade.simulation.task import one_thread
 from signfade.state import from_tensors, to_tensors
 
 __all__ = ["Local", "answer", "device_number", "reply_with_bits"]

@@ -35,10 +35,9 @@ from signfade.integrations.flower.messages import (
 from signfade.server import AGGREGATORS, Devices, Server, ServerMemory
 from signfade.server.update import FULL_PRECISION_BITS
 from signfade.settings import RunSettings
-from signfade.simulation.buffers import merge_buffers
-from signfade.simulation.classify import one_thread
-from signfade.simulation.loss_monitor import LossState, watch_loss
+from signfade.simulation.metrics import LossState, watch_loss
 from signfade.simulation.run import RunFailed
+from signfade.simulation.task import merge_buffers, one_thread
 from signfade.state import to_tensors
 
 __all__ = ["DeployedServer", "DeployedState", "RoundSummary", "settings_from", "with_bounds"]

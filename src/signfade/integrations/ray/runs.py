@@ -28,8 +28,7 @@ from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.run_pool import ending
 from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key
 from signfade.simulation.allocator import tune_allocator
-from signfade.simulation.run import RunFailed
-from signfade.simulation.tasks import make_task
+from signfade.simulation.run import RunFailed, make_task
 
 __all__ = ["cluster", "run_all"]
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape
-from signfade.kernels.gram import pair_sums
-from signfade.kernels.shrink import least_squares, shrink_common, sweeps
+from signfade.kernels.correlations import least_squares, pair_sums, shrink_common, sweeps
 from signfade.server._sum import check_devices, check_symbols
 from signfade.server.joint.lowrank import LowRank, leading, mapped, valid_low_rank
 

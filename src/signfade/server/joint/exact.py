@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from signfade.kernels.orthants import sign_moments
+from signfade.kernels.integrals import sign_moments
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server.joint._inputs import SAME, independent_groups, merge_copies
 

@@ -17,8 +17,8 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from signfade._check import check_positive, check_shape
-from signfade.kernels.dispatch import is_compiled
-from signfade.kernels.factor import factor_range
+from signfade.kernels.integrals import factor_range
+from signfade.kernels.jit import is_compiled
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server._sum import check_devices, check_symbols
 from signfade.server.joint._inputs import check_correlation, mean_term, weights_or_ones

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_rows, check_shape
 from signfade.kernels import fused
-from signfade.kernels.dispatch import is_compiled
-from signfade.kernels.noise import TILE
+from signfade.kernels.fused import TILE
+from signfade.kernels.jit import is_compiled
 from signfade.kernels.threads import available_threads, run_ranges
 from signfade.server._sum import check_devices, check_symbols
 from signfade.server.joint._inputs import check_correlation, mean_term, snr_of, weighted_rows, weights_or_ones

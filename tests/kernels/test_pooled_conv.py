@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from signfade.simulation.pooled_conv import PooledConv
+from signfade.kernels.pooled_conv import PooledConv
 
 
 def three_layers(x: Tensor, layer: PooledConv) -> Tensor:
