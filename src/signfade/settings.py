@@ -20,6 +20,7 @@ __all__ = [
     "CellSettings",
     "DataSettings",
     "DefenceSettings",
+    "DeviceSettings",
     "EvalSettings",
     "Fading",
     "Family",
@@ -187,6 +188,9 @@ class CellSettings(_Section):
         description="SNR in dB at which inversion lets each device be heard; chosen each round by default",
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
+    papr_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
+        8.0, gt=0, le=40, description='peak over mean power of amplitudes in dB; "none" for no limit'
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> CellSettings:
@@ -253,8 +257,16 @@ class MethodSettings(_Section):
     weights: Literal["sum", "share"] = Field(
         "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
     )
-    rotation: Literal["none", "hadamard"] = Field(
-        "none", description="hadamard: all devices rotate alike first, which makes the Gaussian prior true"
+    rotation: Literal["none", "hadamard", "private", "auto"] = Field(
+        "none",
+        description="rotate gradients first, which makes the Gaussian prior true: shared (all devices alike), "
+        "private (each device in its own way, so that errors of devices that agree average out), auto (each "
+        "round the one with the smaller predicted error)",
+    )
+    bits_per_weight: float | Literal["analog"] = Field(
+        1.0,
+        description="the rate dial: 0.001 to 1 sends the signs of a random subset of the rotated weights, 2, 3 "
+        "or 4 sends Lloyd-Max levels, analog sends amplitudes",
     )
     joint: Literal["linear", "soft", "ep", "factor"] = Field(
         "linear",
@@ -298,6 +310,39 @@ class MethodSettings(_Section):
             return {**PRESETS[name], **values}
         return values
 
+    @model_validator(mode="after")
+    def _consistent(self) -> MethodSettings:
+        rate = self.bits_per_weight
+        if rate != "analog" and not (0.001 <= rate <= 1 or rate in (2, 3, 4)):
+            raise ValueError(f"bits_per_weight must be from 0.001 to 1, or 2, 3, 4 or analog; got {rate:g}")
+        if rate != 1 and self.rotation == "none":
+            raise ValueError(
+                f"rotation must not be none with bits_per_weight {rate}, which needs coordinates that are "
+                'alike; set rotation = "private"'
+            )
+        for key in ("error_feedback", "sign_noise", "flip"):
+            if self.dialled and getattr(self, key) > 0:
+                raise ValueError(
+                    f"{key} must be 0 with private rotations or bits_per_weight other than 1; set rotation = "
+                    '"hadamard" and bits_per_weight = 1'
+                )
+        return self
+
+    @property
+    def dialled(self) -> bool:
+        """Whether more than signs about the mean, all coordinates, rotated alike or not at all, is asked for."""
+        return self.rotation in ("private", "auto") or self.bits_per_weight != 1
+
+    @property
+    def part(self) -> float:
+        """Part of the coordinates that is sent."""
+        return 1.0 if self.bits_per_weight == "analog" else min(1.0, self.bits_per_weight)
+
+    @property
+    def level_bits(self) -> int | None:
+        """Bits for each coordinate that is sent; None for amplitudes."""
+        return None if self.bits_per_weight == "analog" else max(1, int(self.bits_per_weight))
+
     @property
     def family(self) -> Family:
         """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
@@ -333,6 +378,41 @@ def method_name(method: Mapping[str, Any]) -> str:
         return str(preset)
     turned = method.get("rotation", "none") != "none" and method.get("aggregator") != "ideal"
     return f"{'rotated-' if turned else ''}{method.get('aggregator', 'run')}"
+
+
+class DeviceSettings(_Section):
+    """What a device does between two messages."""
+
+    local_steps: int = Field(
+        1, ge=1, le=10_000, description="SGD steps on the device before it sends; 1 sends a gradient"
+    )
+    epochs: Annotated[int | None, BeforeValidator(_none_word)] = Field(
+        None, ge=1, le=1000, description="passes over the device's data in place of local_steps"
+    )
+    learning_rate: float = Field(0.1, gt=0, description="of the local steps; unused where one gradient is sent")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of the local steps, afresh in every round")
+    proximal: float = Field(
+        0.0, ge=0, description="FedProx: weight of the pull towards the weights that were broadcast"
+    )
+    control_variates: bool = Field(
+        False,
+        description="SCAFFOLD: correct local steps by how a device's gradients differ from all devices'; no "
+        "uplink bits, but the downlink carries a second model",
+    )
+
+    @property
+    def trains(self) -> bool:
+        """Whether devices make local steps rather than send a gradient."""
+        return self.local_steps > 1 or self.epochs is not None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DeviceSettings:
+        if self.epochs is not None and self.local_steps > 1:
+            raise ValueError("local_steps must be 1 where epochs says how long a device trains")
+        for key in ("momentum", "proximal", "control_variates"):
+            if getattr(self, key) and not self.trains:
+                raise ValueError(f"{key} needs local training; set local_steps to 2 or more, or epochs")
+        return self
 
 
 class AvailabilitySettings(_Section):
@@ -444,6 +524,7 @@ class RunSettings(_Section):
     model: ModelSettings = ModelSettings()
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
     method: MethodSettings = MethodSettings(preset=DEFAULT_PRESET)
+    device: DeviceSettings = DeviceSettings()
     server: ServerSettings = ServerSettings()
     availability: AvailabilitySettings = AvailabilitySettings()
     attack: AttackSettings = AttackSettings()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from signfade.device.bits import Bits, one_bit, pack_signs, sign, unpack_signs
 from signfade.device.encoder import EXACT_BITS, Encoder, Message, Priors, bit_agreement
 from signfade.device.error_feedback import lost_by_bits
+from signfade.device.levels import Amplitudes
 from signfade.device.lloyd_max import LloydMaxQuantizer
 from signfade.device.noisy_sign import add_sign_noise, noisy_scale, sign_noise_factor
 from signfade.device.packet import Packet, PacketError, packet_overhead
@@ -17,6 +18,7 @@ from signfade.device.scalar_code import ScalarCode
 
 __all__ = [
     "EXACT_BITS",
+    "Amplitudes",
     "Bits",
     "Encoder",
     "LloydMaxQuantizer",

@@ -60,6 +60,7 @@ class Aggregator:
             or the sign; None where it cannot.
         needs_correlation: Whether the true correlation between devices is wanted for its prediction even
             without a rotation.
+        soft: How it adds up soft values, for private rotations, levels and amplitudes; None where it cannot.
         memory: From the number of devices to its memory before the first round; None for rules without.
         check: Raises a ValueError for settings it cannot follow.
     """
@@ -72,6 +73,7 @@ class Aggregator:
     breaks_ties: bool = False
     over_the_air: Literal["posterior", "linear", "sign", "values"] | None = None
     needs_correlation: bool = False
+    soft: Literal["independent", "joint"] | None = None
     memory: Callable[[int], Any] | None = None
     check: Callable[[RunSettings], None] = lambda settings: None
 
@@ -171,6 +173,21 @@ def check_settings(settings: RunSettings) -> None:
             raise ValueError(
                 f"defence.bound_scales must be false with {method.aggregator}, whose devices send no scales"
             )
+    if method.rotation in ("private", "auto") or method.level_bits != 1:
+        if rule.soft is None:
+            able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.soft)
+            raise ValueError(
+                f"method.aggregator must be one of {able} with private rotations or more than one bit per "
+                f"weight; got {method.aggregator!r}"
+            )
+        for wanted, key, why in (
+            (cell.access != "over_the_air", "cell.access must be orthogonal", "no device is received by itself"),
+            (not defence.reliability, "defence.reliability must be false", "it compares signs of one rotation"),
+            (settings.attack.kind == "none" or method.level_bits == 1, "attack.kind must be none", "attacks change signs"),
+            (cell.csi == "perfect" or method.level_bits is not None, "cell.csi must be perfect", "pilots know signs"),
+        ):
+            if not wanted:
+                raise ValueError(f"{key} with private rotations or more than one bit per weight: {why}")
     if cell.access == "over_the_air":
         if rule.over_the_air is None:
             able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.over_the_air)

@@ -18,8 +18,10 @@ from signfade.server.optimizer import ModelState, make_optimizer
 from signfade.server.pilots import PilotEstimation
 from signfade.server.received import Devices, Estimate, Received
 from signfade.server.scalar_bounds import BoundScalars, FollowScales
+from signfade.server.soft_rule import better_rotation, soft_estimate
 from signfade.server.turning import Reliability
-from signfade.settings import RunSettings
+from signfade.settings import MethodSettings, RunSettings
+from signfade.theory.rate import Rotated, harmonics
 from signfade.uplink import Link, make_radio, transmit
 from signfade.uplink.cost import UplinkBits, channel_uses, uplink_bits
 
@@ -99,9 +101,11 @@ class Server:
         self.settings = settings
         self.aggregator = AGGREGATORS.find(method.aggregator)
         self.radio = make_radio(cell, population, seed)
-        self._encoder = Encoder(method, layers, self.aggregator.sends_scalars)
+        self._encoder = Encoder(method, layers, self.aggregator.sends_scalars, papr_db=cell.papr_db)
         self._optimizer = make_optimizer(settings.server, unit)
         self._buffer_bits, self._population = buffer_bits, population
+        snr_db = self.radio.mean_snr_db
+        self._mean_snr = np.full(population, 1e8) if snr_db is None else 10 ** (np.asarray(snr_db) / 10)
         self._stages = self._make_stages(population)
         self._air = None
         if cell.access == "over_the_air" and self.sends_bits:
@@ -137,16 +141,25 @@ class Server:
 
     def encoder(self, memory: ServerMemory) -> Encoder:
         """Return the device's half of the method, with the range that this round's broadcast names."""
-        scale_range = memory.stages.get(FollowScales.name)
-        return (
-            self._encoder
-            if scale_range is None
-            else replace(self._encoder, exponents=tuple(scale_range.exponents))
-        )
+        encoder, scale_range = self._encoder, memory.stages.get(FollowScales.name)
+        if encoder.method.rotation == "auto":
+            encoder = replace(encoder, method=self._this_round(memory))
+        return encoder if scale_range is None else replace(encoder, exponents=tuple(scale_range.exponents))
 
-    def rotation_key(self, round: int) -> int:
-        """Return the key of the rotation that all devices use in a round."""
-        return stream_key(self.settings.seed, "rotation", round)
+    def _this_round(self, memory: ServerMemory) -> MethodSettings:
+        """Return the method with the rotation whose predicted error is smaller in this round."""
+        encoder, snr = self._encoder, self._mean_snr
+        part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
+        found = harmonics(snr, encoder.method.level_bits, encoder.papr_db)
+        model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), part, kept)
+        return encoder.method.model_copy(update={"rotation": better_rotation(memory.rule, model)})
+
+    def rotation_keys(self, memory: ServerMemory, devices: Devices) -> NDArray[np.uint64]:
+        """Return the keys of the devices' rotations in this round, `[K]`: all the same unless they are private."""
+        t, seed = memory.round, self.settings.seed
+        if self.encoder(memory).method.rotation == "private":
+            return stream_keys(seed, "rotation", t, devices)
+        return np.full(len(devices), stream_key(seed, "rotation", t), dtype=np.uint64)
 
     def transmit(
         self,
@@ -182,7 +195,7 @@ class Server:
             t,
             memory.weights,
             np.ones(len(devices), dtype=bool) if fresh is None else fresh,
-            self.rotation_key(t),
+            self.rotation_keys(memory, devices),
             stream_key(seed, "ties", t),
         )
 
@@ -209,19 +222,27 @@ class Server:
         else:
             asked = genie if method.correlation == "genie" else None
             context = Context(method, self.settings.defence, memory.rule, asked)
-            estimate = self.aggregator.estimate(received, context)
-        factor = 1 / max(estimate.gain, SMALLEST_GAIN) if method.debias else 1.0
+            estimate = self._estimate(received, context)
+        part = received.encoder.sent / received.encoder.coordinates
+        gain = estimate.gain if estimate.turned_back else part * estimate.gain
+        factor = 1 / max(gain, part * SMALLEST_GAIN) if method.debias else 1.0
         value = estimate.value
         if factor != 1:  # the means are known: only what was estimated about them is shrunk
             known = received.weights @ received.mean
             value = known + factor * (value - known)
         predict = estimate.predict
         final = Estimate(
-            received.turned_back(value),
+            value if estimate.turned_back else received.turned_back(value),
             predict=lambda truth, _: None if received.altered else predict(truth, factor),
         )
         rule = memory.rule if estimate.memory is None else estimate.memory
         return replace(memory, rule=rule, stages=stages), final, metrics
+
+    def _estimate(self, received: Received, context: Context) -> Estimate:
+        method = self.settings.method
+        if method.rotation in ("private", "auto") or method.level_bits != 1:
+            return soft_estimate(received, context, joint=self.aggregator.soft == "joint")
+        return self.aggregator.estimate(received, context)
 
     def step(
         self,

@@ -58,7 +58,8 @@ def predicted_error(
             weights=alpha,
             scale=scale[:, 0],
             noise=method.sign_noise,
-        ).cut(len(truth.total) / received.size)
+        )
+        moments = received.restored(moments)
         return moments.nmse(factor) + lost_mean[0] ** 2 / moments.energy if moments.energy > 0 else None
     energy = float(truth.total.double().square().sum())
     if energy == 0:
@@ -81,7 +82,7 @@ def predicted_vote_error(method: MethodSettings, received: Received, truth: Trut
             return None
         law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
         vote = theory.vote_moments(snr, std[:, 0], truth.correlation, weights=alpha, **law, tie=method.tie)
-        return vote.cut(len(truth.total) / received.size).best_scaled_nmse()
+        return received.restored(vote).best_scaled_nmse()
     if std.shape[1] > 1 or not bool(truth.total.any()):
         return None
     kappa = np.minimum(truth.priors.scale.double().numpy(), std)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from signfade.device import Encoder, Message, Priors, spread
 from signfade.keys import generator
+from signfade.theory import JointMoments
 from signfade.uplink import Link, Refined, Signals
 
 __all__ = ["Devices", "Estimate", "Received", "Truth"]
@@ -34,7 +35,7 @@ class Received:
         round: Counted from 0.
         model: The weights that were broadcast, `[M]`.
         fresh: Whose gradient is at these weights, `[K]`.
-        rotation_key: Of the rotation that all devices of the round used.
+        rotation_keys: Of the devices' rotations, `[K]`; all the same unless rotations are private.
         tie_key: Of the round's coins, one per coordinate, for votes that are tied.
         refined: Gains whose magnitude the signals gave, for rules that read one device at a time. `link`
             then counts the doubt about their signs as noise.
@@ -53,7 +54,7 @@ class Received:
     round: int
     model: Tensor
     fresh: NDArray[np.bool_]
-    rotation_key: int = 0
+    rotation_keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(1, np.uint64))
     tie_key: int = 0
     refined: Refined | None = None
     decoded: Tensor | None = None
@@ -124,7 +125,12 @@ class Received:
 
     def turned_back(self, estimate: Tensor) -> Tensor:
         """Undo the round's rotation of an estimate, `[size]` to `[M]`; nothing where there was none."""
-        return self.encoder.unrotate(estimate.unsqueeze(0), self.rotation_key).squeeze(0)
+        return self.encoder.unrotate(estimate.unsqueeze(0), self.rotation_keys[:1]).squeeze(0)
+
+    def restored(self, moments: JointMoments) -> JointMoments:
+        """Return the moments after subset and rotation have been undone."""
+        encoder = self.encoder
+        return moments.cut(sum(encoder.layers) / encoder.coordinates, encoder.sent / encoder.coordinates)
 
     def trial_stream(self, purpose: str) -> np.random.Generator:
         """Return the randomness of trials that predict this round: another round's noise has another key."""
@@ -156,6 +162,7 @@ class Estimate:
         value: Estimate of the weighted sum, `[M]`.
         gain: By how much the rule is known to shrink it; `method.debias` divides by it.
         memory: What the rule remembers for the next round; None for rules without memory.
+        turned_back: Whether the rule has undone the devices' rotations already.
         predict: From the truth and the factor by which the value is multiplied afterwards to the normalised
             error that theory expects; None where it does not know.
     """
@@ -164,3 +171,4 @@ class Estimate:
     gain: float = 1.0
     memory: Any = None
     predict: Callable[[Truth, float], float | None] = lambda truth, factor: None
+    turned_back: bool = False

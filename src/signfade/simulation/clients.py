@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsilon, lost_by_bits
+from signfade.device.encoder import RotationKeys
 from signfade.device.compressors import COMPRESSORS, Compressed
 from signfade.keys import generator, stream_keys
 from signfade.server import Devices
@@ -118,7 +119,7 @@ class Clients:
         return Update(devices, gradients, losses)
 
     def encode(
-        self, state: ClientsState, update: Update, encoder: Encoder, rotation_key: int, round: int
+        self, state: ClientsState, update: Update, encoder: Encoder, rotation: RotationKeys, round: int
     ) -> tuple[Message, Priors]:
         """Turn gradients into what honest devices send. Error feedback writes into `state.feedback`."""
         method, devices = self._settings.method, update.devices
@@ -128,12 +129,13 @@ class Clients:
         rows = torch.from_numpy(devices)
         if method.error_feedback > 0:
             gradients = gradients + state.feedback[rows]
-        rotated = encoder.rotate(gradients, rotation_key)
+        rotated = encoder.rotate(gradients, rotation)
         seed = self._settings.seed
-        message, priors = encoder.encode(rotated, lambda purpose: stream_keys(seed, purpose, round, devices))
+        streams = lambda purpose: stream_keys(seed, purpose, round, devices)
+        message, priors = encoder.encode(rotated, rotation, streams)
         if method.error_feedback > 0:
             lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)
-            state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation_key)
+            state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation)
         return message, priors
 
     def compress(self, update: Update, round: int) -> Compressed:

@@ -73,12 +73,13 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     alpha = (
         torch.from_numpy(shares).float() if settings.method.weights == "share" else torch.ones(len(shares))
     )
-    encoder, key, observer = server.encoder(memory), server.rotation_key(t), _Observer(simulation, alpha)
+    encoder, observer = server.encoder(memory), _Observer(simulation, alpha)
+    rotation = server.rotation_keys(memory, present.devices)
     encoded, digital, sent_bits = [], torch.zeros(simulation.task.size), 0
     for update in clients.train(state.clients, present, memory.weights, t):
         observer.add(update)
         if server.sends_bits:
-            encoded.append(clients.encode(state.clients, update, encoder, key, t))
+            encoded.append(clients.encode(state.clients, update, encoder, rotation[observer.rows], t))
         else:
             decoded = clients.compress(update, t)
             digital += observer.weighted(decoded.values)
@@ -90,7 +91,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
 
     honest, priors = join(encoded)
     truth = Truth(
-        observer.total, observer.correlation(honest.mean, priors.mean, encoder.size), honest, priors
+        observer.total, observer.correlation(honest.mean, priors.mean, encoder.coordinates), honest, priors
     )
     message = clients.attackers.change(honest, encoder, present.devices, t)
     link = clients.availability.limit(server.radio.link(present.devices, t), present.devices, t)
@@ -109,7 +110,7 @@ class _Observer:
         self._alpha = alpha
         self.total = torch.zeros(simulation.task.size)
         self._losses: list[Tensor] = []
-        self._rows = slice(0, 0)
+        self.rows = slice(0, 0)
         self._gram: Tensor | None = None
         rotated = simulation.settings.method.rotation != "none"
         wanted = simulation.server.sends_bits and (rotated or simulation.server.aggregator.needs_correlation)
@@ -117,7 +118,7 @@ class _Observer:
 
     def add(self, update: Update) -> None:
         """Take a chunk of gradients into the true sum."""
-        self._rows = slice(self._rows.stop, self._rows.stop + len(update.devices))
+        self.rows = slice(self.rows.stop, self.rows.stop + len(update.devices))
         self.total += self.weighted(update.gradients)
         if not bool(self.total.isfinite().all()):
             raise Diverged("a gradient is not finite")
@@ -129,7 +130,7 @@ class _Observer:
 
     def weighted(self, values: Tensor) -> Tensor:
         """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`."""
-        return torch.mv(values.T, self._alpha[self._rows])
+        return torch.mv(values.T, self._alpha[self.rows])
 
     def loss(self, shares: np.ndarray) -> float:
         """Return the devices' mean training loss, weighted by their shares."""

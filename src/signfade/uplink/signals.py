@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_shape
-from signfade.device import Bits
+from signfade.device import Amplitudes, Bits
 from signfade.kernels import received, standard_normal
 from signfade.uplink.channel import Link
 
@@ -39,7 +39,7 @@ class Signals:
         dtype: Of the symbols.
     """
 
-    bits: Bits
+    bits: Bits | Amplitudes
     link: Link
     keys: NDArray[np.uint64]
     dtype: torch.dtype = torch.float32
@@ -62,7 +62,7 @@ class Signals:
         if "y" in self.__dict__:
             return self.y[rows]
         bits, h, sigma2, keys = self.bits[rows], self.link.h[rows], self.link.sigma2[rows], self.keys[rows]
-        if self.dtype == torch.float32:
+        if self.dtype == torch.float32 and isinstance(bits, Bits):
             return received(bits.packed, bits.size, h, sigma2, keys)
         noise = torch.from_numpy(standard_normal(keys, bits.size)).to(self.dtype)
         return noise.mul_(sigma2.sqrt().to(noise)[:, None]).addcmul_(
@@ -70,7 +70,7 @@ class Signals:
         )
 
 
-def transmit(bits: Bits | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Signals:
+def transmit(bits: Bits | Amplitudes | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Signals:
     """Send one symbol per coordinate over every device's own subchannel: `y = h s + n`, `n ~ N(0, sigma2)`.
 
     `sigma2` is the variance of the real noise on one symbol; signs have unit power.
@@ -98,7 +98,7 @@ def transmit(bits: Bits | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Si
     Reference: Sec. II, "Uplink transmission".
     """
     dtype = torch.float32
-    if not isinstance(bits, Bits):
+    if not isinstance(bits, Bits | Amplitudes):
         if isinstance(bits, Tensor) and bits.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"signs must be float32 or float64; got {bits.dtype}")
         bits, dtype = Bits.of(bits), getattr(bits, "dtype", dtype)

@@ -143,8 +143,9 @@ def _encode(local: Local, layout: Layout, order: Order, device: int, examples: i
     if order.sends == "values":
         return Answer(device, local.loss, examples, None, gradient, local.buffers)
     encoder = Encoder(order.method, layout.segments, order.sends == "signs and scalars", order.exponents)
-    key = stream_key(order.seed, "rotation", order.round)
-    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key))
+    own = device if order.method.rotation == "private" else 0
+    key = np.array([stream_key(order.seed, "rotation", order.round, own)], dtype=np.uint64)
+    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key), key)
     packet = make_packet(encoder, message, 0, device=device, round=order.round)
     means, scales = message.saturated[0].tolist()
     return Answer(device, local.loss, examples, packet, None, local.buffers, (means, scales))
