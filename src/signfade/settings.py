@@ -254,8 +254,10 @@ class MethodSettings(_Section):
         le=16,
         description='bits for each scalar, in a range that follows the gradients; "none" sends 32-bit floats',
     )
-    weights: Literal["sum", "share"] = Field(
-        "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
+    weights: Literal["mean", "sum", "share"] = Field(
+        "mean",
+        description="the server steps along the mean of the devices' gradients, so that its learning rate does "
+        "not depend on their number; sum: along their sum, as in the paper; share: weighed by N_k/N",
     )
     rotation: Literal["none", "hadamard", "private", "auto"] = Field(
         "none",
@@ -350,8 +352,8 @@ class MethodSettings(_Section):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"aggregator": "sbfl", "form": "published"},
-    "corrected": {"aggregator": "sbfl", "form": "corrected"},
+    "paper": {"aggregator": "sbfl", "form": "published", "weights": "sum"},
+    "corrected": {"aggregator": "sbfl", "form": "corrected", "weights": "sum"},
     "rotated-sbfl": {"aggregator": "sbfl", "rotation": "hadamard"},
     "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "soft", "debias": True},
 }
@@ -550,6 +552,16 @@ class RunSettings(_Section):
             raise ValueError(
                 f"cell.snr_db must have one entry for each of the {self.data.devices} devices; got {len(snr)}"
             )
+        if self.device.control_variates:
+            times = self.rounds * self.data.participation
+            if times < 2:
+                raise ValueError(
+                    f"device.control_variates needs devices that return: with {self.rounds} rounds and "
+                    f"data.participation {self.data.participation:g} a device takes part {times:g} times; use "
+                    "device.proximal instead"
+                )
+            if self.device.epochs is not None:
+                raise ValueError("device.control_variates needs device.local_steps in place of device.epochs")
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
         if self.availability.limited > 0 and self.cell.perfect:

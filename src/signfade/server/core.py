@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from signfade.server.received import Devices, Estimate, Received
 from signfade.server.scalar_bounds import BoundScalars, FollowScales
 from signfade.server.soft_rule import better_rotation, soft_estimate
 from signfade.server.turning import Reliability
+from signfade.server.update import FULL_PRECISION_BITS
 from signfade.settings import MethodSettings, RunSettings
 from signfade.theory.rate import Rotated, harmonics
 from signfade.uplink import Link, make_radio, transmit
@@ -55,6 +57,7 @@ class ServerMemory:
         sent: Bits on the uplink so far.
         downlink_bits: Bits on the downlink so far.
         channel_uses: Symbols on the uplink so far.
+        control: SCAFFOLD's control variate of all devices, `[M]`; empty where it is not used.
     """
 
     round: int
@@ -64,6 +67,7 @@ class ServerMemory:
     sent: UplinkBits = field(default_factory=UplinkBits)
     downlink_bits: int = 0
     channel_uses: int = 0
+    control: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     @property
     def weights(self) -> Tensor:
@@ -137,7 +141,8 @@ class Server:
         memory = self.aggregator.memory
         rule = None if memory is None else memory(self._population)
         stages = {stage.name: stage.init() for stage in self._stages}
-        return ServerMemory(0, self._optimizer.init(weights), rule, stages)
+        control = torch.zeros_like(weights) if self.settings.device.control_variates else torch.zeros(0)
+        return ServerMemory(0, self._optimizer.init(weights), rule, stages, control=control)
 
     def encoder(self, memory: ServerMemory) -> Encoder:
         """Return the device's half of the method, with the range that this round's broadcast names."""
@@ -262,13 +267,20 @@ class Server:
             digital_bits: What all devices sent as digital messages, where the rule is given numbers; 32 bits
                 per weight and device if None.
         """
-        encoder, cell = self.encoder(before), self.settings.cell
+        encoder, cell, method = self.encoder(before), self.settings.cell, self.settings.method
+        if method.weights == "mean" and self.aggregator.scaled:
+            estimate = estimate / devices
         moved = self.settings.server.downlink == "full" or bool(estimate.any())
         down = self._optimizer.downlink_bits(len(estimate)) if moved else 0
         used = channel_uses(encoder, cell, devices) if self.sends_bits else 0
         bits = uplink_bits(encoder, cell, self._buffer_bits, values=not self.sends_bits).times(devices)
         if digital_bits is not None:
             bits = replace(bits, signs=digital_bits)
+        control, local = memory.control, self.settings.device
+        if local.control_variates:  # those of the devices that took part move by d_k/E - c
+            mean = estimate / devices if method.weights == "sum" else estimate
+            control = control + devices / self._population * (mean / local.local_steps - control)
+            down += FULL_PRECISION_BITS * len(control)
         return replace(
             memory,
             round=memory.round + 1,
@@ -276,6 +288,7 @@ class Server:
             sent=memory.sent + bits,
             downlink_bits=memory.downlink_bits + down + encoder.range_bits,
             channel_uses=memory.channel_uses + used,
+            control=control,
         )
 
     def _snr_quantiles(self, received: Received) -> list[float] | None:

@@ -48,10 +48,12 @@ class ClientsState:
     Attributes:
         availability: Who is busy since when.
         feedback: What each device's bits have lost so far, `[N, M]`; empty without error feedback.
+        control: Each device's control variate (SCAFFOLD), `[N, M]`; empty where they are not used.
     """
 
     availability: AvailabilityState
     feedback: Tensor
+    control: Tensor
 
 
 class Clients:
@@ -75,46 +77,70 @@ class Clients:
         self._compressor = COMPRESSORS.find(settings.method.compressor)
         self.attackers = Attackers(settings.attack, task.devices, settings.seed)
         needed = 4 * task.size * task.devices
-        if settings.method.error_feedback > 0 and needed > _LARGEST_MEMORY:
-            raise ValueError(
-                f"method.error_feedback keeps a gradient of {task.size} numbers for each of {task.devices} "
-                f"devices, {needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
-            )
+        for asked, name in (
+            (settings.method.error_feedback > 0, "method.error_feedback"),
+            (settings.device.control_variates, "device.control_variates"),
+        ):
+            if asked and needed > _LARGEST_MEMORY:
+                raise ValueError(
+                    f"{name} keeps a gradient of {task.size} numbers for each of {task.devices} devices, "
+                    f"{needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
+                )
 
     def init(self) -> ClientsState:
         """Return the state before the first round."""
-        rows = self._task.devices if self._settings.method.error_feedback > 0 else 0
-        return ClientsState(self.availability.init(), torch.zeros(rows, self._task.size))
+        wanted = (self._settings.method.error_feedback > 0, self._settings.device.control_variates)
+        memories = [torch.zeros(self._task.devices if asked else 0, self._task.size) for asked in wanted]
+        return ClientsState(self.availability.init(), *memories)
 
     @property
     def chunk(self) -> int:
         """How many devices' gradients are held at once; it depends on the model alone."""
         return max(1, _CHUNK_NUMBERS // self._task.size)
 
-    def train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Iterator[Update]:
-        """Let the devices compute their gradients, a chunk at a time, so that memory stays flat.
+    def train(
+        self, state: ClientsState, present: Present, model: Tensor, round: int, control: Tensor
+    ) -> Iterator[Update]:
+        """Let the devices train, a chunk at a time, so that memory stays flat.
 
         Args:
             state: The devices' memory, with the models that late devices began with.
             present: Who is received.
             model: The weights that are broadcast, `[M]`.
             round: Counted from 0.
+            control: The control variate that is broadcast, `[M]`; empty where they are not used.
         """
         for start in range(0, len(present.devices), self.chunk):
             rows = slice(start, start + self.chunk)
-            yield self._train(state, Present(present.devices[rows], present.began[rows]), model, round)
+            some = Present(present.devices[rows], present.began[rows])
+            if not len(control):
+                yield self._train(state, some, model, round)
+                continue
+            who = torch.from_numpy(some.devices)
+            update = self._train(state, some, model, round, control - state.control[who])
+            state.control[who] += update.gradients / self._settings.device.local_steps - control
+            yield update
         self._task.end_round()
 
-    def _train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Update:
+    def _train(
+        self,
+        state: ClientsState,
+        present: Present,
+        model: Tensor,
+        round: int,
+        control: Tensor | None = None,
+    ) -> Update:
         devices, began = present
+        extra = () if control is None else (control,)
         if (began == round).all():
-            return Update(devices, *self._task.local_gradients(model, devices, round))
+            return Update(devices, *self._task.local_gradients(model, devices, round, *extra))
         # A model's buffers are those of the present: only weights are kept.
         gradients, losses = torch.empty(len(devices), self._task.size), torch.empty(len(devices))
         for t in np.unique(began):
             rows = np.flatnonzero(began == t)
             at = model if t == round else state.availability.models[str(t)]
-            part = self._task.local_gradients(at, devices[rows], int(t))
+            extra = () if control is None else (control[rows],)
+            part = self._task.local_gradients(at, devices[rows], int(t), *extra)
             gradients[rows], losses[rows] = part.gradients, part.losses.to(losses)
         return Update(devices, gradients, losses)
 

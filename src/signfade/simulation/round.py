@@ -76,7 +76,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     encoder, observer = server.encoder(memory), _Observer(simulation, alpha)
     rotation = server.rotation_keys(memory, present.devices)
     encoded, digital, sent_bits = [], torch.zeros(simulation.task.size), 0
-    for update in clients.train(state.clients, present, memory.weights, t):
+    for update in clients.train(state.clients, present, memory.weights, t, memory.control):
         observer.add(update)
         if server.sends_bits:
             encoded.append(clients.encode(state.clients, update, encoder, rotation[observer.rows], t))

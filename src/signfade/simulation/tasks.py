@@ -34,4 +34,4 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
     dataset = load(data.name, data.folder) if dataset is None else dataset
     who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
     model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
-    return ClassificationTask(dataset, who, model, data.batch, seed, workers)
+    return ClassificationTask(dataset, who, model, data.batch, seed, workers, settings.device)
