@@ -189,7 +189,7 @@ class CellSettings(_Section):
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
     papr_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
-        8.0, gt=0, le=40, description='peak over mean power of amplitudes in dB; "none" for no limit'
+        8.0, ge=0.1, le=40, description='peak over mean power of amplitudes in dB; "none" for no limit'
     )
 
     @model_validator(mode="after")

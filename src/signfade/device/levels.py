@@ -125,10 +125,10 @@ def clip_level(papr_db: float | None) -> float:
     """
     if papr_db is None:
         return math.inf
-    if not papr_db > 0:
-        raise ValueError(f"papr_db must be positive; got {papr_db}")
+    if not papr_db >= 0.1:
+        raise ValueError(f"papr_db must be at least 0.1; got {papr_db}")
     ratio = 10 ** (papr_db / 10)
-    return float(optimize.brentq(lambda a: a * a / clipped_power(a) - ratio, 1e-6, 50.0, xtol=1e-12))
+    return float(optimize.brentq(lambda a: a * a / clipped_power(a) - ratio, 1e-3, 50.0, xtol=1e-12))
 
 
 def clipped_power(level: float) -> float:

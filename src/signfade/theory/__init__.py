@@ -20,6 +20,7 @@ from signfade.theory.convergence import corrected_bound, published_bound, step_s
 from signfade.theory.errors import Printed, kappa_of, mse, mse_faded, printed_mse
 from signfade.theory.feedback import feedback_limit, feedback_ratio
 from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
+from signfade.theory.limits import limit
 from signfade.theory.pilots import PilotRule, pilot_error, pilot_mse
 from signfade.theory.rules import Rule, bit_error, gain, mismatched_moments, moments, rho, rho_complement
 from signfade.theory.total import nmse
@@ -47,6 +48,7 @@ __all__ = [
     "given_moments",
     "joint_moments",
     "kappa_of",
+    "limit",
     "mismatched_moments",
     "moments",
     "mse",
