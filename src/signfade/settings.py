@@ -225,8 +225,14 @@ class MethodSettings(_Section):
     compressor: str = Field(
         "auto",
         description="what devices send: auto (one bit per weight, the numbers in full with ideal), or, with "
-        "aggregator ideal, your own compressor as package.module:function or file.py:function; its messages "
-        "arrive without errors",
+        "aggregator ideal, qsgd, topk, ef-sign, drive, eden (docs/rivals.md) or your own compressor as "
+        "package.module:function or file.py:function; its messages arrive without errors",
+    )
+    bits_per_weight: float = Field(
+        1.0,
+        ge=0.001,
+        le=4,
+        description="bits that qsgd, topk and eden may send per weight: up to 1, or 2, 3 or 4",
     )
     tie: Tie = Field(
         "zero",
@@ -298,6 +304,14 @@ class MethodSettings(_Section):
             return {**PRESETS[name], **values}
         return values
 
+    @model_validator(mode="after")
+    def _whole_bits(self) -> MethodSettings:
+        if self.bits_per_weight > 1 and self.bits_per_weight not in (2, 3, 4):
+            raise ValueError(
+                f"bits_per_weight must be 2, 3 or 4 where it is above 1; got {self.bits_per_weight:g}"
+            )
+        return self
+
     @property
     def family(self) -> Family:
         """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
@@ -315,7 +329,7 @@ DEFAULT_PRESET = "best"
 
 
 def method_name(method: Mapping[str, Any]) -> str:
-    """Return what a method is called in tables and figures: its preset, or its rule.
+    """Return what a method is called in tables and figures: its preset, its compressor, or its rule.
 
     A preset whose keys were changed is no longer that preset.
 
@@ -331,6 +345,8 @@ def method_name(method: Mapping[str, Any]) -> str:
     preset = _none_word(method.get("preset"))
     if preset is not None and all(method.get(key, v) == v for key, v in PRESETS.get(preset, {}).items()):
         return str(preset)
+    if (compressor := method.get("compressor", "auto")) != "auto":
+        return str(compressor).rpartition(":")[2]
     turned = method.get("rotation", "none") != "none" and method.get("aggregator") != "ideal"
     return f"{'rotated-' if turned else ''}{method.get('aggregator', 'run')}"
 

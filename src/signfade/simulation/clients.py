@@ -46,7 +46,7 @@ class ClientsState:
 
     Attributes:
         availability: Who is busy since when.
-        feedback: What each device's bits have lost so far, `[N, M]`; empty without error feedback.
+        feedback: What each device's messages have lost so far, `[N, M]`; empty without error feedback.
     """
 
     availability: AvailabilityState
@@ -74,16 +74,21 @@ class Clients:
         self._compressor = COMPRESSORS.find(settings.method.compressor)
         self.attackers = Attackers(settings.attack, task.devices, settings.seed)
         needed = 4 * task.size * task.devices
-        if settings.method.error_feedback > 0 and needed > _LARGEST_MEMORY:
+        if self._feeds_back and needed > _LARGEST_MEMORY:
+            key = "compressor" if self._compressor.feedback else "error_feedback"
             raise ValueError(
-                f"method.error_feedback keeps a gradient of {task.size} numbers for each of {task.devices} "
+                f"method.{key} keeps a gradient of {task.size} numbers for each of {task.devices} "
                 f"devices, {needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
             )
 
     def init(self) -> ClientsState:
         """Return the state before the first round."""
-        rows = self._task.devices if self._settings.method.error_feedback > 0 else 0
+        rows = self._task.devices if self._feeds_back else 0
         return ClientsState(self.availability.init(), torch.zeros(rows, self._task.size))
+
+    @property
+    def _feeds_back(self) -> bool:
+        return self._compressor.feedback or self._settings.method.error_feedback > 0
 
     @property
     def chunk(self) -> int:
@@ -136,11 +141,19 @@ class Clients:
             state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation_key)
         return message, priors
 
-    def compress(self, update: Update, round: int) -> Compressed:
-        """Turn gradients into digital messages, for rules that are given numbers and not bits."""
-        seed = self._settings.seed
+    def compress(self, state: ClientsState, update: Update, round: int) -> Compressed:
+        """Turn gradients into digital messages, for rules that are given numbers and not bits.
+
+        A compressor with feedback writes into `state.feedback`.
+        """
+        seed, rows, gradients = self._settings.seed, torch.from_numpy(update.devices), update.gradients
         streams = [generator(seed, "compressor", round, int(device)) for device in update.devices]
-        return self._compressor.compress(update.gradients, streams)
+        if self._compressor.feedback:
+            gradients = gradients + state.feedback[rows]
+        sent = self._compressor.compress(gradients, streams, self._settings.method.bits_per_weight)
+        if self._compressor.feedback:
+            state.feedback[rows] = gradients - sent.values
+        return sent
 
     @property
     def predictable(self) -> bool:
