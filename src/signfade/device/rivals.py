@@ -8,11 +8,13 @@ number of weights, g one device's gradient, `rate` the setting `method.bits_per_
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 from signfade.device.bits import sign
@@ -20,7 +22,7 @@ from signfade.device.compressors import COMPRESSORS, Compressed, Compressor
 from signfade.device.lloyd_max import LloydMaxQuantizer
 from signfade.device.rotation import rotate, rotated_size, unrotate
 
-__all__ = ["drive", "eden", "elias_bits", "qsgd", "qsgd_levels", "scaled_sign", "top_k"]
+__all__ = ["drive", "eden", "elias_bits", "qsgd", "qsgd_bits", "qsgd_levels", "scaled_sign", "top_k"]
 
 FLOAT_BITS = 32
 Streams = Sequence[np.random.Generator]
@@ -35,25 +37,49 @@ def elias_bits(numbers: Tensor) -> Tensor:
         >>> elias_bits(torch.tensor([1, 2, 4, 8, 16, 100]))
         tensor([ 1,  3,  6,  7, 11, 13])
     """
+    return _ELIAS[torch.frexp(numbers.double()).exponent.long() - 1]
+
+
+def _elias_table() -> Tensor:
     table = [1]
     for log in range(1, 63):
         table.append(log + 1 + table[log.bit_length() - 1])
-    return torch.tensor(table)[torch.frexp(numbers.double()).exponent.long() - 1]
+    return torch.tensor(table)
 
 
-def qsgd_levels(rate: float, size: int) -> int:
-    """Return the largest s whose message the paper's Theorem 3.2 bounds by `rate*M` bits, at least 1.
+_ELIAS = _elias_table()  # by floor(log2 k)
 
-    `(3 + 1.5*log2(2*(s^2 + M)/(s*(s + sqrt(M)))))*s*(s + sqrt(M)) + 32`, without its o(1).
+
+def qsgd_bits(levels: int, size: int) -> float:
+    """Return the expected bits of QSGD's message for a Gaussian gradient of `size` weights.
+
+    A weight's level is not 0 with probability q; distances between such weights are geometric.
 
     Example:
-        >>> qsgd_levels(1.0, 62_346), qsgd_levels(0.001, 62_346)
-        (24, 1)
+        >>> round(qsgd_bits(1, 62_346)), round(qsgd_bits(250, 62_346))
+        (3272, 171986)
     """
-    s = np.arange(1, math.isqrt(size) + 2)  # sqrt(M) levels take 9 bits per weight: beyond the dial
-    filled = s * (s + math.sqrt(size))
-    bound = (3 + 1.5 * np.log2(2 * (s**2 + size) / filled)) * filled + FLOAT_BITS
-    return max(1, int(np.count_nonzero(bound <= rate * size)))
+    exact = levels * ndtri(0.5 + (np.arange(4096) + 0.5) / 8192) / math.sqrt(size)
+    low = torch.from_numpy(np.floor(exact))
+    up = torch.from_numpy(exact) - low
+    q = float(torch.where(low > 0, 1.0, up).mean())
+    below = torch.where(low > 0, elias_bits(low.clamp_min(1)), 0)
+    level = float(((1 - up) * below + up * elias_bits(low + 1)).mean())
+    reached = (1 - q) ** (2.0 ** np.arange(41) - 1)  # probability of a distance of 2^b or more
+    distance = float((reached[:-1] - reached[1:]) @ _ELIAS[:40].numpy())
+    return FLOAT_BITS + size * (q * (1 + distance) + level)
+
+
+@cache
+def qsgd_levels(rate: float, size: int) -> int:
+    """Return the largest s whose message takes at most `rate*M` bits for a Gaussian gradient, at least 1.
+
+    Example:
+        >>> [qsgd_levels(rate, 62_346) for rate in (0.01, 0.1, 1.0, 4.0)]
+        [1, 2, 41, 520]
+    """
+    steps = range(1, 64 * math.isqrt(size) + 64)
+    return max(1, bisect_right(steps, rate * size, key=lambda s: qsgd_bits(s, size)))
 
 
 def qsgd(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
@@ -61,7 +87,8 @@ def qsgd(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
 
     `Q(g_i) = |g|*sign(g_i)*l_i/s`, `l_i` being `s*|g_i|/|g|` rounded up with the probability of its fraction.
     Bits: the norm's 32 and, for every weight that is not zero, the Elias codes of the distance from the last
-    one and of `l_i`, and a sign.
+    one and of `l_i`, and a sign. s is the largest whose message takes `rate*M` bits for a Gaussian gradient;
+    sparser ones take fewer.
 
     Example:
         >>> sent = qsgd(torch.tensor([[0.0, -2.0, 0.0]]), [np.random.default_rng(0)], 1.0)
