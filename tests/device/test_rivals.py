@@ -96,10 +96,10 @@ def test_qsgd_has_the_error_of_random_rounding_within_the_papers_bounds() -> Non
     expected = float((part * (1 - part)).sum()) / s**2
     assert abs(nmse.mean() - expected) < 4 * nmse.std() / math.sqrt(draws)
     assert s > 1
-    assert expected < min(size / s**2, math.sqrt(size) / s)  # Lemma 3.1
+    assert expected < min(size / s**2, math.sqrt(size) / s)  # the bound on its variance
     filled = s * (s + math.sqrt(size))
     bound = (3 + 1.5 * math.log2(2 * (s**2 + size) / filled)) * filled + 32
-    assert sent.bits.double().mean() < bound  # Theorem 3.2
+    assert sent.bits.double().mean() < bound  # the bound on its bits, without its o(1)
 
 
 @pytest.mark.parametrize("rate", [0.1, 1, 4])
@@ -111,7 +111,7 @@ def test_qsgds_levels_use_the_rate_up(rate: float) -> None:
 
 
 def elias(k: int) -> str:
-    """Elias' recursive code, as Alistarh et al. print it."""
+    """Elias' recursive (omega) code, written out."""
     code = "0"
     while k > 1:
         code = f"{k:b}" + code
@@ -129,7 +129,7 @@ def read_elias(bits: Iterator[str]) -> int:
 
 @pytest.mark.parametrize("rate", [0.01, 1, 4])
 def test_qsgds_message_can_be_read_and_is_as_long_as_counted(rate: float) -> None:
-    """Written out bit by bit as in the paper's Sec. 3.1, then decoded."""
+    """Norm, then distance, sign and level of every weight that is not zero, written bit by bit and decoded."""
     size = 3000
     g = normal(3, size) * normal(size, seed=1) ** 2
     g[1] = 0

@@ -96,7 +96,7 @@ def qsgd(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
         (tensor([[ 0., -2.,  0.]]), tensor([37]))
 
     Reference: D. Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and encoding",
-        2017, eq. (4) and Sec. 3.1.
+        2017.
     """
     s = qsgd_levels(rate, gradients.shape[1])
     norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
@@ -121,7 +121,7 @@ def top_k(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
         >>> top_k(torch.tensor([[1.0, -3.0, 2.0, 0.0]]), [], 1.0).values
         tensor([[ 0., -3.,  0.,  0.]])
 
-    Reference: S. U. Stich et al., "Sparsified SGD with memory", 2018, Alg. 1.
+    Reference: S. U. Stich et al., "Sparsified SGD with memory", 2018.
     """
     size = gradients.shape[1]
     each = FLOAT_BITS + (size - 1).bit_length()
@@ -139,7 +139,7 @@ def scaled_sign(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
         tensor([[ 2., -2.,  2.]])
 
     Reference: S. P. Karimireddy et al., "Error feedback fixes signSGD and other gradient compression
-        schemes", 2019, Alg. 1.
+        schemes", 2019.
     """
     scale = gradients.abs().mean(dim=1, keepdim=True)
     return Compressed(scale * sign(gradients), torch.full((len(gradients),), gradients.shape[1] + FLOAT_BITS))
@@ -160,7 +160,7 @@ def eden(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
         (0.13, 8224)
 
     Reference: S. Vargaftik et al., "EDEN: communication-efficient and robust distributed mean estimation for
-        federated learning", 2022, Alg. 1.
+        federated learning", 2022.
     """
     size = gradients.shape[1]
     kept, quantizer = max(1, round(min(rate, 1) * size)), _quantizer(max(1, rate))
@@ -193,7 +193,7 @@ def drive(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
         >>> sent.values.abs(), sent.bits
         (tensor([[0., 8., 0., 0.]]), tensor([36]))
 
-    Reference: S. Vargaftik et al., "DRIVE: one-bit distributed mean estimation", 2021, Alg. 1 and Theorem 3.
+    Reference: S. Vargaftik et al., "DRIVE: one-bit distributed mean estimation", 2021.
     """
     return eden(gradients, streams, 1.0)
 
