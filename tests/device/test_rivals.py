@@ -129,7 +129,7 @@ def read_elias(bits: Iterator[str]) -> int:
 
 @pytest.mark.parametrize("rate", [0.01, 1, 4])
 def test_qsgds_message_can_be_read_and_is_as_long_as_counted(rate: float) -> None:
-    """Norm, then distance, sign and level of every weight that is not zero, written bit by bit and decoded."""
+    """Norm; distance, sign and level of every weight that is not zero: written bit by bit and decoded."""
     size = 3000
     g = normal(3, size) * normal(size, seed=1) ** 2
     g[1] = 0
