@@ -229,8 +229,8 @@ class MethodSettings(_Section):
     compressor: str = Field(
         "auto",
         description="what devices send: auto (one bit per weight, the numbers in full with ideal), or, with "
-        "aggregator ideal, your own compressor as package.module:function or file.py:function; its messages "
-        "arrive without errors",
+        "aggregator ideal, qsgd, topk, ef-sign, drive, eden (docs/rivals.md) or your own compressor as "
+        "package.module:function or file.py:function; its messages arrive without errors",
     )
     tie: Tie = Field(
         "zero",
@@ -268,7 +268,7 @@ class MethodSettings(_Section):
     bits_per_weight: float | Literal["analog"] = Field(
         1.0,
         description="the rate dial: 0.001 to 1 sends the signs of a random subset of the rotated weights, 2, 3 "
-        "or 4 sends Lloyd-Max levels, analog sends amplitudes",
+        "or 4 sends Lloyd-Max levels, analog sends amplitudes; also what qsgd, topk and eden may send",
     )
     joint: Literal["linear", "soft", "ep", "factor"] = Field(
         "linear",
@@ -317,11 +317,6 @@ class MethodSettings(_Section):
         rate = self.bits_per_weight
         if rate != "analog" and not (0.001 <= rate <= 1 or rate in (2, 3, 4)):
             raise ValueError(f"bits_per_weight must be from 0.001 to 1, or 2, 3, 4 or analog; got {rate:g}")
-        if rate != 1 and self.rotation == "none":
-            raise ValueError(
-                f"rotation must not be none with bits_per_weight {rate}, which needs coordinates that are "
-                'alike; set rotation = "private"'
-            )
         for key in ("error_feedback", "sign_noise", "flip"):
             if self.dialled and getattr(self, key) > 0:
                 raise ValueError(
@@ -362,7 +357,7 @@ DEFAULT_PRESET = "best"
 
 
 def method_name(method: Mapping[str, Any]) -> str:
-    """Return what a method is called in tables and figures: its preset, or its rule.
+    """Return what a method is called in tables and figures: its preset, its compressor, or its rule.
 
     A preset whose keys were changed is no longer that preset.
 
@@ -378,6 +373,8 @@ def method_name(method: Mapping[str, Any]) -> str:
     preset = _none_word(method.get("preset"))
     if preset is not None and all(method.get(key, v) == v for key, v in PRESETS.get(preset, {}).items()):
         return str(preset)
+    if (compressor := method.get("compressor", "auto")) != "auto":
+        return str(compressor).rpartition(":")[2]
     turned = method.get("rotation", "none") != "none" and method.get("aggregator") != "ideal"
     return f"{'rotated-' if turned else ''}{method.get('aggregator', 'run')}"
 
@@ -391,7 +388,9 @@ class DeviceSettings(_Section):
     epochs: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=1000, description="passes over the device's data in place of local_steps"
     )
-    learning_rate: float = Field(0.1, gt=0, description="of the local steps; unused where one gradient is sent")
+    learning_rate: float = Field(
+        0.1, gt=0, description="of the local steps; unused where one gradient is sent"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="of the local steps, afresh in every round")
     proximal: float = Field(
         0.0, ge=0, description="FedProx: weight of the pull towards the weights that were broadcast"

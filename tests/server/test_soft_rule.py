@@ -41,7 +41,9 @@ DIAL = [0.01, 0.03, 0.1, 1.0, 2, 3, 4, "analog"]
 @pytest.mark.parametrize("rotation", ["hadamard", "private"])
 @pytest.mark.parametrize("rate", DIAL)
 @pytest.mark.parametrize("papr_db", [3.0, 8.0, "none"])
-def test_the_predicted_error_is_the_measured_one(rotation: str, rate: float | str, papr_db: float | str) -> None:
+def test_the_predicted_error_is_the_measured_one(
+    rotation: str, rate: float | str, papr_db: float | str
+) -> None:
     """Within 2 % over all coordinates of a model, averaged over rounds: nothing is learned meanwhile."""
     if rate != "analog" and papr_db != 8.0:
         pytest.skip("the peak limits amplitudes alone")
@@ -79,7 +81,9 @@ def test_auto_takes_the_smaller_predicted_error() -> None:
 
     model = Rotated(harmonics(np.full(4, 10.0)), np.ones(4), np.eye(4))
     assert better_rotation(None, model) == "private"
-    agree = CorrelationState(torch.full((4, 4), 0.8).fill_diagonal_(0), torch.full((4, 4), 1e6).fill_diagonal_(0))
+    agree = CorrelationState(
+        torch.full((4, 4), 0.8).fill_diagonal_(0), torch.full((4, 4), 1e6).fill_diagonal_(0)
+    )
     assert better_rotation(agree, model) == "private"
     opposed = CorrelationState(-agree.bits / 2.5, agree.evidence)
     errors = {}
@@ -111,7 +115,9 @@ def test_the_estimate_is_the_weighted_sum_of_what_each_device_turned_back() -> N
     assert len(set(received.rotation_keys.tolist())) == len(received) == 12
     soft = received.scale[:, None] * torch.tanh(received.y * (received.h / received.sigma2)[:, None])
     expected = encoder.unrotate(soft, received.rotation_keys).sum(dim=0)
-    assert torch.allclose(seen["value"].double(), expected.double(), rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    assert torch.allclose(
+        seen["value"].double(), expected.double(), rtol=1e-3, atol=1e-4 * float(expected.abs().max())
+    )
 
 
 def test_noiseless_soft_values_are_the_levels() -> None:
@@ -149,13 +155,17 @@ def test_an_encoder_of_a_subset_sends_what_it_can_place_again() -> None:
     assert len(set(map(tuple, subset.tolist()))) == 3
     agree = (torch.gather(again, 1, subset).sign() == message.bits.signs()).float().mean()
     assert agree > 0.95  # all but what the padding took away
-    assert torch.equal(message.bits.signs(), torch.gather(one_bit(rotated, torch.zeros(3)).signs(), 1, subset))
+    assert torch.equal(
+        message.bits.signs(), torch.gather(one_bit(rotated, torch.zeros(3)).signs(), 1, subset)
+    )
     shared = np.full(3, 7, dtype=np.uint64)
     assert len(set(map(tuple, encoder._subsets(shared).tolist()))) == 1
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes() -> None:
-    asked = settings(method__bits_per_weight=0.05, device__local_steps=2, device__control_variates=True, rounds=4)
+    asked = settings(
+        method__bits_per_weight=0.05, device__local_steps=2, device__control_variates=True, rounds=4
+    )
     whole, first, second = Experiment(asked), Experiment(asked), Experiment(asked)
     for _ in range(4):
         whole.advance()

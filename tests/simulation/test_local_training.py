@@ -34,7 +34,9 @@ def by_hand(task: ClassificationTask, device: int, steps: int, rate: float, **op
         rows = torch.from_numpy(task._split.of(device))
         for _ in range(steps):
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model.scores(task._dataset.train_x[rows]), task._dataset.train_y[rows])
+            loss = functional.cross_entropy(
+                model.scores(task._dataset.train_x[rows]), task._dataset.train_y[rows]
+            )
             pull = sum(((p - s) ** 2).sum() for p, s in zip(model.parameters, start))
             (loss + options.get("proximal", 0.0) / 2 * pull).backward()
             optimizer.step()
@@ -45,7 +47,9 @@ def by_hand(task: ClassificationTask, device: int, steps: int, rate: float, **op
         task._replicas.put(model)
 
 
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"proximal": 0.7}, {"momentum": 0.5, "proximal": 2.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.9}, {"proximal": 0.7}, {"momentum": 0.5, "proximal": 2.0}]
+)
 def test_the_update_is_what_sgd_by_hand_gives(options: dict[str, float]) -> None:
     task = make_task(DeviceSettings(local_steps=4, learning_rate=0.2, **options))
     found = task.local_gradients(task.initial_weights(), DEVICES, 0).gradients
@@ -86,7 +90,9 @@ def test_epochs_visit_every_sample_and_steps_draw_afresh() -> None:
 
 def test_fedavg_with_equal_devices_is_training_at_one_place() -> None:
     """Devices with the same data, exact sums, server rate 1: the mean model is each device's own."""
-    settings = _settings(device__local_steps=5, device__learning_rate=0.1, server__learning_rate=1.0, data__devices=1)
+    settings = _settings(
+        device__local_steps=5, device__learning_rate=0.1, server__learning_rate=1.0, data__devices=1
+    )
     experiment = Experiment(settings)
     before = experiment.weights.clone()
     expected = experiment.task.local_gradients(before, np.arange(1), 0).gradients[0]
@@ -145,7 +151,12 @@ def _settings(**changes: object):
         ({"device__momentum": 0.5}, "needs local training"),
         ({"device__local_steps": 3, "device__epochs": 2}, "local_steps must be 1"),
         (
-            {"device__local_steps": 3, "device__control_variates": True, "data__participation": 0.5, "rounds": 3},
+            {
+                "device__local_steps": 3,
+                "device__control_variates": True,
+                "data__participation": 0.5,
+                "rounds": 3,
+            },
             "takes part 1.5 times",
         ),
         ({"device__epochs": 2, "device__control_variates": True}, "local_steps in place of"),

@@ -74,7 +74,9 @@ def test_amplitudes_in_their_limits() -> None:
 @pytest.mark.parametrize(("bits", "papr_db"), [(1, None), (2, None), (3, None), (4, None), (None, 3.0)])
 @pytest.mark.parametrize("gamma", [0.3, 5.0])
 @pytest.mark.parametrize("r", [-0.5, 0.3, 0.9])
-def test_soft_values_of_two_devices_by_trial(bits: int | None, papr_db: float | None, gamma: float, r: float) -> None:
+def test_soft_values_of_two_devices_by_trial(
+    bits: int | None, papr_db: float | None, gamma: float, r: float
+) -> None:
     """`Cov(z_1, z_2)` and `E[x_1 z_2]` of drawn coordinates, within five standard errors."""
     rng = np.random.default_rng(7)
     count = 200_000
@@ -86,7 +88,9 @@ def test_soft_values_of_two_devices_by_trial(bits: int | None, papr_db: float | 
         assert sample.mean() == pytest.approx(expected, abs=5 * sample.std() / math.sqrt(count))
 
 
-def _soft(x: np.ndarray, bits: int | None, papr_db: float | None, gamma: float, rng: np.random.Generator) -> np.ndarray:
+def _soft(
+    x: np.ndarray, bits: int | None, papr_db: float | None, gamma: float, rng: np.random.Generator
+) -> np.ndarray:
     if bits is None:
         level = clip_level(papr_db)
         sent = np.clip(x, -level, level) / math.sqrt(clipped_power(level))
@@ -120,7 +124,9 @@ def test_one_bit_shared_is_the_joint_rule_of_soft_bits() -> None:
     model = Rotated(harmonics(snr), std, r)
     fit = model.fit(alpha)
     kappa = math.sqrt(2 / math.pi)
-    expected = theory.given_moments(*theory.moments("sbfl", snr), std, r, weights=alpha, combine=kappa * fit.combine)
+    expected = theory.given_moments(
+        *theory.moments("sbfl", snr), std, r, weights=alpha, combine=kappa * fit.combine
+    )
     found = model.moments(alpha, fit.combine)
     assert found.nmse() == pytest.approx(expected.nmse(), rel=2e-3)  # the last order stands for all others
     assert fit.gain == pytest.approx(found.product / found.energy, rel=1e-9)

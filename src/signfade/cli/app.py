@@ -119,7 +119,7 @@ def compare(
         str,
         typer.Option(
             metavar="A,B,C",
-            help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
+            help="Variants of the file, presets, aggregators, compressors, or your own (file.py:function).",
         ),
     ] = "signsgd,sbfl,best,ideal",
     seeds: Annotated[int, typer.Option(metavar="N", help="Repeat everything with N seeds.")] = 1,

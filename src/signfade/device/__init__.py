@@ -13,6 +13,7 @@ from signfade.device.packets import check_packet, decode_packets, make_packet
 from signfade.device.prior import Prior, fit_prior, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response
 from signfade.device.quantize import LogQuantizer, Quantizer, UniformQuantizer
+from signfade.device.rivals import drive, eden, qsgd, scaled_sign, top_k
 from signfade.device.rotation import rotate, rotated_size, unrotate
 from signfade.device.scalar_code import ScalarCode
 
@@ -37,6 +38,8 @@ __all__ = [
     "check_packet",
     "composed_epsilon",
     "decode_packets",
+    "drive",
+    "eden",
     "fit_prior",
     "lost_by_bits",
     "make_packet",
@@ -44,12 +47,15 @@ __all__ = [
     "one_bit",
     "pack_signs",
     "packet_overhead",
+    "qsgd",
     "randomised_response",
     "rotate",
     "rotated_size",
+    "scaled_sign",
     "sign",
     "sign_noise_factor",
     "spread",
+    "top_k",
     "unpack_signs",
     "unrotate",
 ]

@@ -5,11 +5,12 @@ numbers in full. With `ideal`, `method.compressor` may name another: its digital
 sent, the server adds what it decodes, and error and bits are measured as for every method. Your own is
 `package.module:function` or `file.py:function`: a function of the gradients `[k, M]` and one NumPy generator
 per device that returns what the server decodes, `[k, M]`, and the bits that each device sent, one number or
-`[k]`.
+`[k]`; with a parameter `rate` it is given `method.bits_per_weight` too. `rivals` has the built-in ones.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ class Compressed:
     bits: Tensor
 
 
-Compress = Callable[[Tensor, Sequence[np.random.Generator]], Compressed]
+Compress = Callable[[Tensor, Sequence[np.random.Generator], float], Compressed]
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,24 @@ class Compressor:
 
     Attributes:
         help: One line for people.
-        compress: From gradients to what the server decodes.
+        compress: From gradients, streams and bits per weight to what the server decodes.
+        feedback: Whether a device adds what its messages lost to its next gradient.
     """
 
     help: str
     compress: Compress
+    feedback: bool = False
 
 
-def _in_full(gradients: Tensor, streams: Sequence[np.random.Generator]) -> Compressed:
+def _in_full(gradients: Tensor, streams: Sequence[np.random.Generator], rate: float) -> Compressed:
     return Compressed(gradients, torch.full((len(gradients),), 32 * gradients.shape[1]))
 
 
 def _adopt(path: str, function: Callable[..., Any]) -> Compressor:
-    def compress(gradients: Tensor, streams: Sequence[np.random.Generator]) -> Compressed:
+    def compress(gradients: Tensor, streams: Sequence[np.random.Generator], rate: float) -> Compressed:
         with user_code(path):
-            values, bits = function(gradients, streams)
+            asked = {"rate": rate} if "rate" in inspect.signature(function).parameters else {}
+            values, bits = function(gradients, streams, **asked)
             values, bits = torch.as_tensor(values), torch.as_tensor(bits).to(torch.int64)
         if values.shape != gradients.shape:
             raise ValueError(

@@ -21,7 +21,15 @@ from torch import Tensor
 from signfade.device.bits import Bits, pack_signs
 from signfade.device.lloyd_max import LloydMaxQuantizer
 
-__all__ = ["Amplitudes", "Levels", "clip_level", "clipped_amplitudes", "clipped_power", "level_bits", "levels"]
+__all__ = [
+    "Amplitudes",
+    "Levels",
+    "clip_level",
+    "clipped_amplitudes",
+    "clipped_power",
+    "level_bits",
+    "levels",
+]
 
 Array = NDArray[np.float64]
 

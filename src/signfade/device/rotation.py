@@ -190,7 +190,9 @@ def _transform(
     own: Tensor | None = None  # each device's own signs, where they differ
     if isinstance(seed, np.ndarray):
         if seed.shape != (len(rows),):
-            raise ValueError(f"seed must be one key, or one for each of {len(rows)} devices; got {seed.shape}")
+            raise ValueError(
+                f"seed must be one key, or one for each of {len(rows)} devices; got {seed.shape}"
+            )
         if (seed != seed[:1]).any():
             own = torch.from_numpy(np.stack([_signs(int(key), size) for key in seed])).to(rows)
     signs = np.ones(size, np.int8) if own is not None else _signs(int(np.ravel(seed)[0]), size)

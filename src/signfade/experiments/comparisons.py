@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from signfade.device.compressors import COMPRESSORS
 from signfade.experiments.config import ConfigError, overlay, resolve
 from signfade.experiments.figures import curves
 from signfade.experiments.folder import write_atomically
@@ -66,13 +67,13 @@ def _without_preset(settings: RunSettings) -> dict[str, Any]:
 def method_settings(settings: RunSettings, name: str) -> RunSettings:
     """Return the settings of one method of a comparison.
 
-    A name is looked for among the variants, then the presets, then the aggregators; a name with a colon is
-    the import path of a rule. A preset or an aggregator replaces the preset of the file, also where a variant
-    names it; apart from that a variant is put on top of the file.
+    A name is looked for among the variants, then the presets, then the aggregators and the compressors; a
+    name with a colon is the import path of a rule. A preset or an aggregator replaces the preset of the file,
+    also where a variant names it; apart from that a variant is put on top of the file.
 
     Args:
         settings: what all methods share.
-        name: variant, preset, aggregator, `package.module:function` or `file.py:function`.
+        name: variant, preset, aggregator, compressor, `package.module:function` or `file.py:function`.
 
     Returns:
         Settings labelled with the name (of an import path: with the function's name), without variants.
@@ -87,7 +88,7 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
         >>> method_settings(shared, "best").method.aggregator
         'bfl'
     """
-    label = name
+    label, rivals = name, [rival for rival in COMPRESSORS.names() if rival != "auto"]
     if name in settings.variants:
         layer = settings.variants[name]
         replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
@@ -101,8 +102,10 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
     elif name in AGGREGATORS.names() or is_import_path(name):
         tree, layer = _without_preset(settings), {"method.aggregator": name}
         label = name.rpartition(":")[2]
+    elif name in rivals:
+        tree, layer = _without_preset(settings), {"method.aggregator": "ideal", "method.compressor": name}
     else:
-        known = [*settings.variants, *PRESETS, *AGGREGATORS.names()]
+        known = [*settings.variants, *PRESETS, *AGGREGATORS.names(), *rivals]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         raise ConfigError(
             f"unknown method {name!r}; the nearest known one is {near!r}, your own is package.module:function"

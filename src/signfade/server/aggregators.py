@@ -155,6 +155,8 @@ def check_settings(settings: RunSettings) -> None:
             "set method.aggregator to ideal for a digital message"
         )
     COMPRESSORS.check(method.compressor)
+    if rule.sends == "values" and method.bits_per_weight == "analog":
+        raise ValueError(f"method.bits_per_weight must be a number with {method.aggregator}, whose messages are digital")
     if rule.sends == "values":
         for key in ("error_feedback", "sign_noise", "flip"):
             if getattr(method, key) > 0:
@@ -173,7 +175,12 @@ def check_settings(settings: RunSettings) -> None:
             raise ValueError(
                 f"defence.bound_scales must be false with {method.aggregator}, whose devices send no scales"
             )
-    if method.rotation in ("private", "auto") or method.level_bits != 1:
+    if rule.sends != "values" and method.bits_per_weight != 1 and method.rotation == "none":
+        raise ValueError(
+            f"method.rotation must not be none with method.bits_per_weight {method.bits_per_weight}, which "
+            'needs coordinates that are alike; set method.rotation = "private"'
+        )
+    if rule.sends != "values" and (method.rotation in ("private", "auto") or method.level_bits != 1):
         if rule.soft is None:
             able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.soft)
             raise ValueError(
@@ -181,10 +188,26 @@ def check_settings(settings: RunSettings) -> None:
                 f"weight; got {method.aggregator!r}"
             )
         for wanted, key, why in (
-            (cell.access != "over_the_air", "cell.access must be orthogonal", "no device is received by itself"),
-            (not defence.reliability, "defence.reliability must be false", "it compares signs of one rotation"),
-            (settings.attack.kind == "none" or method.level_bits == 1, "attack.kind must be none", "attacks change signs"),
-            (cell.csi == "perfect" or method.level_bits is not None, "cell.csi must be perfect", "pilots know signs"),
+            (
+                cell.access != "over_the_air",
+                "cell.access must be orthogonal",
+                "no device is received by itself",
+            ),
+            (
+                not defence.reliability,
+                "defence.reliability must be false",
+                "it compares signs of one rotation",
+            ),
+            (
+                settings.attack.kind == "none" or method.level_bits == 1,
+                "attack.kind must be none",
+                "attacks change signs",
+            ),
+            (
+                cell.csi == "perfect" or method.level_bits is not None,
+                "cell.csi must be perfect",
+                "pilots know signs",
+            ),
         ):
             if not wanted:
                 raise ValueError(f"{key} with private rotations or more than one bit per weight: {why}")

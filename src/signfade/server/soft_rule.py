@@ -35,7 +35,9 @@ _PAIRED_DEVICES = 1000  # beyond, devices are taken for independent
 _TABLE = 4096  # amplitudes at which the posterior mean is worked out
 
 
-def soft_values(signals: Signals, h: Tensor, sigma2: Tensor, bits: int | None, papr_db: float | None) -> Tensor:
+def soft_values(
+    signals: Signals, h: Tensor, sigma2: Tensor, bits: int | None, papr_db: float | None
+) -> Tensor:
     """Return `z = E[x | y]` of every coordinate that was sent, `[K, n]`, in units of its deviation.
 
     `bits` per coordinate, None for amplitudes. B = 1: `sqrt(2/pi) * tanh(l)`; B > 1:
@@ -56,7 +58,9 @@ def soft_values(signals: Signals, h: Tensor, sigma2: Tensor, bits: int | None, p
     size = llr.shape[1] // bits
     sign = torch.tanh(llr[:, :size])
     cells = levels(bits)
-    values, masses, labels = (torch.from_numpy(part).to(llr) for part in (cells.values, cells.masses, cells.labels))
+    values, masses, labels = (
+        torch.from_numpy(part).to(llr) for part in (cells.values, cells.masses, cells.labels)
+    )
     if bits == 1:
         return values[0] * sign
     planes = llr[:, size:].reshape(len(llr), bits - 1, size).clamp(-1e4, 1e4)
@@ -112,7 +116,9 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     def predict(truth: Truth, factor: float) -> float | None:
         if truth.correlation is None:
             return None
-        true = rotated(received.signals.link.snr, truth.priors.std[:, 0].double().numpy(), truth.correlation.numpy())
+        true = rotated(
+            received.signals.link.snr, truth.priors.std[:, 0].double().numpy(), truth.correlation.numpy()
+        )
         moments = true.moments(alpha, fit.combine)
         return moments.nmse(factor) if moments.energy > 0 else None
 
@@ -126,7 +132,11 @@ def _rows(received: Received, rows: slice) -> Tensor:
     encoder, signals, link = received.encoder, received.signals, received.link
     some = Signals(signals.bits[rows], _part(signals.link, rows), signals.keys[rows], signals.dtype)
     values = soft_values(some, link.h[rows], link.sigma2[rows], encoder.method.level_bits, encoder.papr_db)
-    return encoder.unrotate(values, received.rotation_keys[rows]) if encoder.method.rotation == "private" else values
+    return (
+        encoder.unrotate(values, received.rotation_keys[rows])
+        if encoder.method.rotation == "private"
+        else values
+    )
 
 
 def _part(link: Link, rows: slice) -> Link:
@@ -138,7 +148,9 @@ def _learn(
 ) -> tuple[Tensor, CorrelationState | None]:
     """Learn the correlation, and remember it unless there are too many devices in the cell."""
     if memory is None:
-        return smooth_measured(initial_correlation(len(received)), measured, precision, of_bits=False)[0], None
+        return smooth_measured(initial_correlation(len(received)), measured, precision, of_bits=False)[
+            0
+        ], None
     return smooth_measured(memory, measured, precision, torch.from_numpy(received.devices), of_bits=False)
 
 

@@ -111,7 +111,6 @@ class ClassificationTask:
         local: How devices train between two messages.
     """
 
-
     def __init__(
         self,
         dataset: Dataset,

@@ -47,7 +47,7 @@ class ClientsState:
 
     Attributes:
         availability: Who is busy since when.
-        feedback: What each device's bits have lost so far, `[N, M]`; empty without error feedback.
+        feedback: What each device's messages have lost so far, `[N, M]`; empty without error feedback.
         control: Each device's control variate (SCAFFOLD), `[N, M]`; empty where they are not used.
     """
 
@@ -77,8 +77,9 @@ class Clients:
         self._compressor = COMPRESSORS.find(settings.method.compressor)
         self.attackers = Attackers(settings.attack, task.devices, settings.seed)
         needed = 4 * task.size * task.devices
+        key = "compressor" if self._compressor.feedback else "error_feedback"
         for asked, name in (
-            (settings.method.error_feedback > 0, "method.error_feedback"),
+            (self._feeds_back, f"method.{key}"),
             (settings.device.control_variates, "device.control_variates"),
         ):
             if asked and needed > _LARGEST_MEMORY:
@@ -89,9 +90,13 @@ class Clients:
 
     def init(self) -> ClientsState:
         """Return the state before the first round."""
-        wanted = (self._settings.method.error_feedback > 0, self._settings.device.control_variates)
+        wanted = (self._feeds_back, self._settings.device.control_variates)
         memories = [torch.zeros(self._task.devices if asked else 0, self._task.size) for asked in wanted]
         return ClientsState(self.availability.init(), *memories)
+
+    @property
+    def _feeds_back(self) -> bool:
+        return self._compressor.feedback or self._settings.method.error_feedback > 0
 
     @property
     def chunk(self) -> int:
@@ -164,11 +169,19 @@ class Clients:
             state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation)
         return message, priors
 
-    def compress(self, update: Update, round: int) -> Compressed:
-        """Turn gradients into digital messages, for rules that are given numbers and not bits."""
-        seed = self._settings.seed
+    def compress(self, state: ClientsState, update: Update, round: int) -> Compressed:
+        """Turn gradients into digital messages, for rules that are given numbers and not bits.
+
+        A compressor with feedback writes into `state.feedback`.
+        """
+        seed, rows, gradients = self._settings.seed, torch.from_numpy(update.devices), update.gradients
         streams = [generator(seed, "compressor", round, int(device)) for device in update.devices]
-        return self._compressor.compress(update.gradients, streams)
+        if self._compressor.feedback:
+            gradients = gradients + state.feedback[rows]
+        sent = self._compressor.compress(gradients, streams, self._settings.method.bits_per_weight)
+        if self._compressor.feedback:
+            state.feedback[rows] = gradients - sent.values
+        return sent
 
     @property
     def predictable(self) -> bool:

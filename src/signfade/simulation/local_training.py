@@ -66,7 +66,11 @@ def sum_of_steps(
         if pull and total:  # w_k - w = -rate*total
             step = torch._foreach_sub(step, total, alpha=pull)
         if settings.momentum:
-            velocity = torch._foreach_add(step, torch._foreach_mul(velocity, settings.momentum)) if velocity else step
+            velocity = (
+                torch._foreach_add(step, torch._foreach_mul(velocity, settings.momentum))
+                if velocity
+                else step
+            )
             step = velocity
         total = torch._foreach_add(total, step) if total else step
         torch._foreach_sub_(list(parameters), step, alpha=rate)

@@ -81,7 +81,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
         if server.sends_bits:
             encoded.append(clients.encode(state.clients, update, encoder, rotation[observer.rows], t))
         else:
-            decoded = clients.compress(update, t)
+            decoded = clients.compress(state.clients, update, t)
             digital += observer.weighted(decoded.values)
             sent_bits += int(decoded.bits.sum())
     if not server.sends_bits:

@@ -243,4 +243,3 @@ def _amplitude_table(papr_db: float) -> interpolate.CubicSpline:
         return np.append(found, math.sqrt(max(left, 0.0))) * (1 + gamma) / gamma
 
     return interpolate.CubicSpline(_WIDE_DB, [seen(snr_db) for snr_db in _WIDE_DB])
-

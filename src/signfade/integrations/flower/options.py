@@ -72,6 +72,8 @@ def refuse_simulated(settings: RunSettings) -> None:
     """
     if settings.method.correlation == "genie":
         raise ValueError('method.correlation must be "learned" on real devices: no genie is there')
+    if settings.method.compressor != "auto":
+        raise ValueError('method.compressor must be "auto" on real devices: others are simulated only')
     for name in _SIMULATED:
         section, _, key = name.partition(".")
         if (value := getattr(getattr(settings, section), key)) > 0:
