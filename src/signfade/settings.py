@@ -256,19 +256,19 @@ class MethodSettings(_Section):
     )
     weights: Literal["mean", "sum", "share"] = Field(
         "mean",
-        description="the server steps along the mean of the devices' gradients, so that its learning rate does "
-        "not depend on their number; sum: along their sum, as in the paper; share: weighed by N_k/N",
+        description="the server steps along the mean of the devices' gradients, so that its learning rate "
+        "does not depend on their number; sum: along their sum, as in the paper; share: weighted by N_k/N",
     )
     rotation: Literal["none", "hadamard", "private", "auto"] = Field(
         "none",
-        description="rotate gradients first, which makes the Gaussian prior true: shared (all devices alike), "
-        "private (each device in its own way, so that errors of devices that agree average out), auto (each "
-        "round the one with the smaller predicted error)",
+        description="rotate gradients first, which makes the Gaussian prior true: shared (all devices "
+        "alike), private (each device in its own way, so that errors of devices that agree average out), "
+        "auto (each round the one with the smaller predicted error)",
     )
     bits_per_weight: float | Literal["analog"] = Field(
         1.0,
-        description="the rate dial: 0.001 to 1 sends the signs of a random subset of the rotated weights, 2, 3 "
-        "or 4 sends Lloyd-Max levels, analog sends amplitudes; also what qsgd, topk and eden may send",
+        description="the rate dial: 0.001 to 1 sends the signs of a random subset of the rotated weights, "
+        "2, 3 or 4 sends Lloyd-Max levels, analog sends amplitudes; also what qsgd, topk and eden may send",
     )
     joint: Literal["linear", "soft", "ep", "factor"] = Field(
         "linear",
@@ -320,14 +320,14 @@ class MethodSettings(_Section):
         for key in ("error_feedback", "sign_noise", "flip"):
             if self.dialled and getattr(self, key) > 0:
                 raise ValueError(
-                    f"{key} must be 0 with private rotations or bits_per_weight other than 1; set rotation = "
-                    '"hadamard" and bits_per_weight = 1'
+                    f"{key} must be 0 with private rotations or bits_per_weight other than 1; set "
+                    'rotation = "hadamard" and bits_per_weight = 1'
                 )
         return self
 
     @property
     def dialled(self) -> bool:
-        """Whether more than signs about the mean, all coordinates, rotated alike or not at all, is asked for."""
+        """Whether devices send anything but one sign about the mean for each coordinate, rotated alike."""
         return self.rotation in ("private", "auto") or self.bits_per_weight != 1
 
     @property
@@ -556,8 +556,8 @@ class RunSettings(_Section):
             if times < 2:
                 raise ValueError(
                     f"device.control_variates needs devices that return: with {self.rounds} rounds and "
-                    f"data.participation {self.data.participation:g} a device takes part {times:g} times; use "
-                    "device.proximal instead"
+                    f"data.participation {self.data.participation:g} a device takes part {times:g} times; "
+                    "use device.proximal instead"
                 )
             if self.device.epochs is not None:
                 raise ValueError("device.control_variates needs device.local_steps in place of device.epochs")

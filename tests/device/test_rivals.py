@@ -277,7 +277,10 @@ def test_three_rounds_on_digits(name: str, tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"method.bits_per_weight": 1.5}, "bits_per_weight must be from 0.001 to 1, or 2, 3, 4 or analog; got 1.5"),
+        (
+            {"method.bits_per_weight": 1.5},
+            "bits_per_weight must be from 0.001 to 1, or 2, 3, 4 or analog; got 1.5",
+        ),
         ({"method.bits_per_weight": 5}, "bits_per_weight"),
         ({"method.bits_per_weight": 0}, "bits_per_weight"),
         ({"method.aggregator": "sbfl"}, 'method.compressor must be "auto" with sbfl'),

@@ -66,7 +66,7 @@ def test_one_step_is_a_gradient() -> None:
     full = make_task(DeviceSettings(), None).local_gradients(weights, DEVICES, 2).gradients
     assert torch.allclose(epoch, full, atol=1e-6)  # one pass over everything in one batch, in another order
     assert not torch.equal(gradient, full)
-    assert one.step_unit == 1.0 and make_task(DeviceSettings(local_steps=2)).step_unit == 0.1
+    assert [one.step_unit, make_task(DeviceSettings(local_steps=2)).step_unit] == [1.0, 0.1]
 
 
 def test_a_control_variate_is_added_to_every_step() -> None:
@@ -85,7 +85,7 @@ def test_epochs_visit_every_sample_and_steps_draw_afresh() -> None:
     assert sorted(torch.cat(rows[:3]).tolist()) == held.tolist() == sorted(torch.cat(rows[3:]).tolist())
     assert torch.cat(rows[:3]).tolist() != torch.cat(rows[3:]).tolist()
     drawn = list(batches(held, 5, DeviceSettings(local_steps=4), np.random.default_rng(0)))
-    assert len(drawn) == 4 and all(len(set(part.tolist())) == 5 for part in drawn)
+    assert [len(set(part.tolist())) for part in drawn] == [5, 5, 5, 5]
 
 
 def test_fedavg_with_equal_devices_is_training_at_one_place() -> None:
@@ -101,7 +101,7 @@ def test_fedavg_with_equal_devices_is_training_at_one_place() -> None:
 
 
 def test_scaffold_repairs_client_drift() -> None:
-    """Two classes per device, exact sums, long local training: control variates come closer to the optimum."""
+    """Few classes per device, exact sums, long local training: control variates end with a lower loss."""
     accuracy = {}
     for control in (False, True):
         settings = _settings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_many_devices_need_a_rate_each_of_next_to_nothing() -> None:
 def test_falls_with_snr_correlation_and_uses() -> None:
     snr = np.geomspace(0.01, 100, 6)
     found = [limit(snr, r) for r in (0.0, 1e-6, 0.01, 0.1, 0.5, 0.9, 1.0)]
-    assert all(b <= a * (1 + 1e-6) for a, b in zip(found, found[1:]))
+    assert all(b <= a * (1 + 1e-6) for a, b in pairwise(found))
     assert limit(2 * snr, 0.3) < limit(snr, 0.3)
     assert limit(snr, 0.3, uses=0.5) > limit(snr, 0.3)
     assert limit([1.0] * 5, 0.0, uses=0.01) == pytest.approx(2**-0.01)

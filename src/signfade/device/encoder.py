@@ -159,7 +159,7 @@ class Encoder:
         return rotate(g, keys) if self.rotated else g
 
     def unrotate(self, x: Tensor, keys: RotationKeys) -> Tensor:
-        """Undo the rotation and the choice of a subset: `[k, sent]` to `[k, M]`, zero where nothing was sent."""
+        """Undo rotation and subset: `[k, sent]` to `[k, M]`, coordinates that were not sent being zero."""
         if not self.rotated:
             return x
         if self.sent < self.coordinates:

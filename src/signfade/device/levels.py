@@ -1,7 +1,7 @@
 """More than one bit per weight: the labels of Lloyd-Max levels, or the amplitude itself.
 
 A rotated coordinate in units of its deviation is `x ~ N(0, 1)`. With B bits it goes as a sign and the Gray
-label of its magnitude's level, one symbol per bit; as an amplitude it goes clipped at the peak that is allowed.
+label of its magnitude's level, one symbol per bit; as an amplitude it goes clipped at the peak allowed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def levels(bits: int) -> Levels:
     above = 2 * special.ndtr(-edges)
     number = np.arange(len(values))
     gray = (number ^ (number >> 1))[:, None] >> np.arange(bits - 2, -1, -1) & 1
-    return Levels(edges, values, above - np.append(above[1:], 0.0), 2.0 * gray - 1)
+    return Levels(edges, values, above - np.append(above[1:], 0.0), np.asarray(2 * gray - 1, np.float64))
 
 
 def level_bits(x: Tensor, bits: int) -> Bits:
@@ -109,6 +109,11 @@ class Amplitudes:
 
     def __getitem__(self, rows: slice) -> Amplitudes:
         return Amplitudes(self.values[rows])
+
+    @property
+    def packed(self) -> Tensor:
+        """Amplitudes have no bits: a rule that wants them must refuse `bits_per_weight = "analog"`."""
+        raise TypeError("amplitudes have no bits")
 
     def signs(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the amplitudes, `[K, M]`: what takes the place of signs on the air."""

@@ -156,7 +156,9 @@ def check_settings(settings: RunSettings) -> None:
         )
     COMPRESSORS.check(method.compressor)
     if rule.sends == "values" and method.bits_per_weight == "analog":
-        raise ValueError(f"method.bits_per_weight must be a number with {method.aggregator}, whose messages are digital")
+        raise ValueError(
+            f"method.bits_per_weight must be a number with {method.aggregator}, whose messages are digital"
+        )
     if rule.sends == "values":
         for key in ("error_feedback", "sign_noise", "flip"):
             if getattr(method, key) > 0:

@@ -160,7 +160,7 @@ class Server:
         return encoder.method.model_copy(update={"rotation": better_rotation(memory.rule, model)})
 
     def rotation_keys(self, memory: ServerMemory, devices: Devices) -> NDArray[np.uint64]:
-        """Return the keys of the devices' rotations in this round, `[K]`: all the same unless they are private."""
+        """Return the keys of the devices' rotations in this round, `[K]`: all alike unless private."""
         t, seed = memory.round, self.settings.seed
         if self.encoder(memory).method.rotation == "private":
             return stream_keys(seed, "rotation", t, devices)

@@ -107,7 +107,7 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     else:
         model = rotated(received.link.snr, std, correlation)
         fit = model.fit(alpha)._replace(combine=alpha * std)
-        value, step = 0, max(1, _CHUNK_NUMBERS // encoder.coordinates)
+        value, step = torch.zeros(()), max(1, _CHUNK_NUMBERS // encoder.coordinates)
         for start in range(0, len(received), step):
             chunk = slice(start, start + step)
             rows = _rows(received, chunk)
@@ -182,11 +182,11 @@ def _invert(seen: np.ndarray, ratios: np.ndarray) -> np.ndarray:
         value = (c * r[..., None] ** powers).sum(axis=-1)
         slope = (c * powers * r[..., None] ** (powers - 1)).sum(axis=-1)
         r = np.clip(r - (value - seen) / np.maximum(slope, 1e-9), -1, 1)
-    return r
+    return np.asarray(r)
 
 
 def better_rotation(memory: CorrelationState | None, model: Rotated) -> str:
-    """Return the rotation with the smaller predicted error, "private" or "hadamard", for what is known so far."""
+    """Return "private" or "hadamard", whichever has the smaller predicted error for what is known so far."""
     if memory is None:
         return "private"
     ones, correlation = np.ones(len(model.std)), known_correlation(memory).numpy()

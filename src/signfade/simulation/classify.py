@@ -29,6 +29,7 @@ from signfade.simulation.task import Devices, Evaluation, LocalGradients
 __all__ = ["ClassificationTask", "one_thread"]
 
 _EVALUATION_BATCH = 250
+_ONE_GRADIENT = DeviceSettings()
 
 
 @contextmanager
@@ -119,7 +120,7 @@ class ClassificationTask:
         batch: int | None,
         seed: int,
         workers: int = 1,
-        local: DeviceSettings = DeviceSettings(),
+        local: DeviceSettings = _ONE_GRADIENT,
     ) -> None:
         sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         if not sizes:

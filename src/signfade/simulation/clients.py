@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsilon, lost_by_bits
-from signfade.device.encoder import RotationKeys
 from signfade.device.compressors import COMPRESSORS, Compressed
+from signfade.device.encoder import RotationKeys
 from signfade.keys import generator, stream_keys
 from signfade.server import Devices
 from signfade.settings import RunSettings
@@ -162,8 +162,9 @@ class Clients:
             gradients = gradients + state.feedback[rows]
         rotated = encoder.rotate(gradients, rotation)
         seed = self._settings.seed
-        streams = lambda purpose: stream_keys(seed, purpose, round, devices)
-        message, priors = encoder.encode(rotated, rotation, streams)
+        message, priors = encoder.encode(
+            rotated, rotation, lambda purpose: stream_keys(seed, purpose, round, devices)
+        )
         if method.error_feedback > 0:
             lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)
             state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation)
@@ -178,7 +179,7 @@ class Clients:
         streams = [generator(seed, "compressor", round, int(device)) for device in update.devices]
         if self._compressor.feedback:
             gradients = gradients + state.feedback[rows]
-        sent = self._compressor.compress(gradients, streams, self._settings.method.bits_per_weight)
+        sent = self._compressor.compress(gradients, streams, float(self._settings.method.bits_per_weight))
         if self._compressor.feedback:
             state.feedback[rows] = gradients - sent.values
         return sent

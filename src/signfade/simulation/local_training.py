@@ -1,8 +1,8 @@
 """Local training: E steps of SGD on a device, and the sum of its steps in place of a gradient.
 
 A device starts at the weights w that were broadcast and makes steps `w_k <- w_k - eta*v`, `v <- beta*v + g`,
-`g` the gradient of its mini-batch, plus `mu*(w_k - w)` (FedProx) and `c - c_k` (SCAFFOLD) where they are asked
-for. It sends `d_k = (w - w_k)/eta`, the sum of its v; the server steps by eta times its own rate.
+`g` the gradient of its mini-batch, plus `mu*(w_k - w)` (FedProx) and `c - c_k` (SCAFFOLD) where asked for.
+It sends `d_k = (w - w_k)/eta`, the sum of its v; the server steps by eta times its own rate.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def sum_of_steps(
     rows: Iterable[Tensor],
     settings: DeviceSettings,
     control: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, list[Tensor]]:
+) -> tuple[Tensor, Sequence[Tensor]]:
     """Train in place; return the loss of the first step and the sum of all steps, shaped like the parameters.
 
     `gradient` turns the rows of a mini-batch into a loss and the parameters' gradients; `control` is
     SCAFFOLD's `c - c_k`.
     """
     rate, pull = settings.learning_rate, settings.learning_rate * settings.proximal
-    total: list[Tensor] = []
-    velocity: list[Tensor] = []
+    total: Sequence[Tensor] = []
+    velocity: Sequence[Tensor] = []
     first: Tensor | None = None
     for chosen in rows:
         with torch.enable_grad():
             loss, found = gradient(chosen)
-        step = list(found)
+        step: Sequence[Tensor] = found
         first = loss if first is None else first
         if control is not None:
             step = torch._foreach_add(step, list(control))

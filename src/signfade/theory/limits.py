@@ -10,6 +10,7 @@ what X is best estimated from, so its error is that of X less what even the grad
 from __future__ import annotations
 
 import numpy as np
+
 from signfade.theory._numbers import Array, Numbers, non_negative, plain
 
 __all__ = ["limit"]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +75,7 @@ def soft_amplitude(y: Numbers, snr: Numbers, papr_db: float | None = None) -> Ar
 
 
 def harmonics(snr: Numbers, bits: int | None = 1, papr_db: float | None = None) -> Array:
-    """Hermite coefficients `a_1, a_3, ..., a_31` of the soft value, and a last one for what is left, `[K, 17]`.
+    """Hermite coefficients `a_1, a_3, ..., a_31` of the soft value, and one for what is left, `[K, 17]`.
 
     `bits` is 1 to 4, or None for amplitudes. `a_1 = E[x*z] = E[z**2]`.
 
@@ -229,8 +230,8 @@ def _amplitude_table(papr_db: float) -> interpolate.CubicSpline:
     level = clip_level(papr_db)
     nodes, shares = np.polynomial.legendre.leggauss(80)
     ends = (0.0, level, max(level, 1.0) + 9.0)
-    x = np.concatenate([(a + b + (b - a) * nodes) / 2 for a, b in zip(ends, ends[1:])])
-    share = np.concatenate([(b - a) * shares for a, b in zip(ends, ends[1:])])  # both halves of the bell
+    x = np.concatenate([(a + b + (b - a) * nodes) / 2 for a, b in pairwise(ends)])
+    share = np.concatenate([(b - a) * shares for a, b in pairwise(ends)])  # both halves of the bell
     share = share * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     basis = _hermite(int(ORDERS[-1]), x)[ORDERS]
     sent = np.minimum(x, level) / math.sqrt(clipped_power(level))
