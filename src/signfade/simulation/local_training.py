@@ -17,6 +17,7 @@ from signfade.settings import DeviceSettings
 
 __all__ = ["batches", "sum_of_steps"]
 
+Parts = tuple[Tensor, ...]
 Gradient = Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]]
 
 
@@ -46,23 +47,23 @@ def sum_of_steps(
     rows: Iterable[Tensor],
     settings: DeviceSettings,
     control: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, Sequence[Tensor]]:
+) -> tuple[Tensor, Parts]:
     """Train in place; return the loss of the first step and the sum of all steps, shaped like the parameters.
 
     `gradient` turns the rows of a mini-batch into a loss and the parameters' gradients; `control` is
     SCAFFOLD's `c - c_k`.
     """
     rate, pull = settings.learning_rate, settings.learning_rate * settings.proximal
-    total: Sequence[Tensor] = []
-    velocity: Sequence[Tensor] = []
+    total: Parts = ()
+    velocity: Parts = ()
     first: Tensor | None = None
     for chosen in rows:
         with torch.enable_grad():
             loss, found = gradient(chosen)
-        step: Sequence[Tensor] = found
+        step: Parts = tuple(found)
         first = loss if first is None else first
         if control is not None:
-            step = torch._foreach_add(step, list(control))
+            step = torch._foreach_add(step, tuple(control))
         if pull and total:  # w_k - w = -rate*total
             step = torch._foreach_sub(step, total, alpha=pull)
         if settings.momentum:
