@@ -96,7 +96,7 @@ def of_signfade(words: list[str], model: nn.Module, flat: Tensor, x: Tensor, y: 
     who = Split(np.arange(devices * batch), batch * np.arange(devices + 1))
     task = ClassificationTask(data, who, model, batch, seed=0, workers=2)
     if not words:
-        return lambda: task.local_gradients(flat, np.arange(devices), 0).gradients
+        return lambda: task.local_updates(flat, np.arange(devices), 0).gradients
     settings = {
         "rounds": 10**6,
         "data": {"devices": devices},
@@ -132,7 +132,7 @@ def regression_round(candidate: str, devices: int, samples: int = 100, size: int
 
     def batched() -> Tensor:
         with one_thread():
-            return task.local_gradients(w, np.arange(devices), 0).gradients
+            return task.local_updates(w, np.arange(devices), 0).gradients
 
     return {"plain": plain, "formula": formula, "signfade": batched}[candidate]
 

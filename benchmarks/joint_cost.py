@@ -57,7 +57,7 @@ def steps() -> Steps:
 
     def gradients() -> None:
         with one_thread():
-            run.task.local_gradients(run.weights, everyone, run.round)
+            run.task.local_updates(run.weights, everyone, run.round)
 
     def whole() -> None:
         rotate(g, SEED)

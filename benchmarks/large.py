@@ -25,7 +25,7 @@ from harness import arguments, peak_resident, timed, write
 
 METHODS: dict[str, dict[str, Any]] = {
     "sbfl": {},
-    "rotated": {"rotation": "hadamard"},
+    "rotated": {"rotation": "shared"},
     "best": {"preset": "best"},
 }
 SIZES = {"gaussian": [1000, 10_000], "regression": [1000, 10_000], "cnn": [100, 1000]}

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 SAME_JOB = ["plain torch", "signfade, ideal", "flower", "flower, one core per client", "pfl"]
 WITH_RADIO: dict[str, dict[str, Any]] = {
     "signfade, sbfl": {"aggregator": "sbfl"},
-    "signfade, sbfl rotated": {"aggregator": "sbfl", "rotation": "hadamard"},
+    "signfade, sbfl rotated": {"aggregator": "sbfl", "rotation": "shared"},
     "signfade, best": {"preset": "best"},
 }
 # Quiet engines, and a Ray of its own whose workers are as urgent as the others.

@@ -31,7 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "signsgd": {"aggregator": "signsgd"},
     "sbfl": {"aggregator": "sbfl"},
     "sbfl, 4-bit scalars, per layer": {"aggregator": "sbfl", "side_bits": 4, "scales": "layer"},
-    "sbfl, rotated": {"aggregator": "sbfl", "rotation": "hadamard"},
+    "sbfl, rotated": {"aggregator": "sbfl", "rotation": "shared"},
     "best (rotated, joint soft bits)": {"preset": "best"},
 }
 
@@ -54,8 +54,8 @@ def experiment(dataset: Dataset, method: dict[str, Any]) -> Experiment:
 
 def added(run: Experiment, devices: np.ndarray, rounds: int = 60) -> list[float]:
     """Return the time of a round on the clock and of all cores, its gradients computed before."""
-    local = run.task.local_gradients(run.weights, devices, run.round)
-    run.task.local_gradients = lambda *asked, **more: local  # type: ignore[method-assign]
+    local = run.task.local_updates(run.weights, devices, run.round)
+    run.task.local_updates = lambda *asked, **more: local  # type: ignore[method-assign]
     times = zip(*(timed(run.advance) for _ in range(rounds)))
     return [statistics.quantiles(kind, n=10)[0] for kind in times]
 
@@ -69,7 +69,7 @@ def main() -> None:
 
     def bare(run: Experiment) -> None:
         with one_thread():
-            run.task.local_gradients(run.weights, devices, run.round)
+            run.task.local_updates(run.weights, devices, run.round)
 
     for run in runs.values():  # compile, and let the allocator settle
         for _ in range(3):

@@ -20,6 +20,7 @@ __all__ = [
     "CellSettings",
     "DataSettings",
     "DefenceSettings",
+    "DeviceSettings",
     "EvalSettings",
     "Fading",
     "Family",
@@ -177,6 +178,9 @@ class CellSettings(_Section):
         None, ge=-100, le=100, description="SNR in dB that inversion aims at; chosen each round by default"
     )
     repeats: int = Field(1, ge=1, description="how often each sign is sent, for over_the_air")
+    papr_db: Annotated[float | None, BeforeValidator(_none_word)] = Field(
+        8.0, ge=0.1, le=40, description='peak over mean power of amplitudes in dB; "none" for no limit'
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> CellSettings:
@@ -210,8 +214,8 @@ class MethodSettings(_Section):
     compressor: str = Field(
         "auto",
         description="what devices send: auto (one bit per weight, the numbers in full with ideal), or, with "
-        "aggregator ideal, your own compressor as package.module:function or file.py:function; its messages "
-        "arrive without errors",
+        "aggregator ideal, qsgd, topk, ef-sign, drive, eden (docs/rivals.md) or your own compressor as "
+        "package.module:function or file.py:function; its messages arrive without errors",
     )
     tie: Tie = Field(
         "zero",
@@ -230,11 +234,21 @@ class MethodSettings(_Section):
     side_bits: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         None, ge=1, le=16, description='bits per scalar, in an adaptive range; "none" sends 32-bit floats'
     )
-    weights: Literal["sum", "share"] = Field(
-        "sum", description="sum adds the devices' gradients, as the paper does; share weighs them by N_k/N"
+    weights: Literal["mean", "sum", "share"] = Field(
+        "mean",
+        description="the server steps along the mean of the devices' gradients, so that its learning rate "
+        "does not depend on their number; sum: along their sum, as in the paper; share: weighted by N_k/N",
     )
-    rotation: Literal["none", "hadamard"] = Field(
-        "none", description="hadamard: all devices rotate alike first, which makes the Gaussian prior true"
+    rotation: Literal["none", "shared", "private", "auto"] = Field(
+        "none",
+        description="rotate gradients first, which makes the Gaussian prior true: shared (all devices "
+        "alike), private (each device in its own way, so that errors of devices that agree average out), "
+        "auto (each round the one with the smaller predicted error)",
+    )
+    bits_per_weight: float | Literal["analog"] = Field(
+        1.0,
+        description="the rate dial: 0.001 to 1 sends the signs of a random subset of the rotated weights, "
+        "2, 3 or 4 sends Lloyd-Max levels, analog sends amplitudes; also what qsgd, topk and eden may send",
     )
     joint: Literal["linear", "soft", "ep", "factor"] = Field(
         "linear",
@@ -273,6 +287,34 @@ class MethodSettings(_Section):
             return {**PRESETS[name], **values}
         return values
 
+    @model_validator(mode="after")
+    def _consistent(self) -> MethodSettings:
+        rate = self.bits_per_weight
+        if rate != "analog" and not (0.001 <= rate <= 1 or rate in (2, 3, 4)):
+            raise ValueError(f"bits_per_weight must be from 0.001 to 1, or 2, 3, 4 or analog; got {rate:g}")
+        for key in ("error_feedback", "sign_noise", "flip"):
+            if self.dialled and getattr(self, key) > 0:
+                raise ValueError(
+                    f"{key} must be 0 with private rotations or bits_per_weight other than 1; set "
+                    'rotation = "shared" and bits_per_weight = 1'
+                )
+        return self
+
+    @property
+    def dialled(self) -> bool:
+        """Whether devices send anything but one sign about the mean for each coordinate, rotated alike."""
+        return self.rotation in ("private", "auto") or self.bits_per_weight != 1
+
+    @property
+    def part(self) -> float:
+        """Part of the coordinates that is sent."""
+        return 1.0 if self.bits_per_weight == "analog" else min(1.0, self.bits_per_weight)
+
+    @property
+    def level_bits(self) -> int | None:
+        """Bits for each coordinate that is sent; None for amplitudes."""
+        return None if self.bits_per_weight == "analog" else max(1, int(self.bits_per_weight))
+
     @property
     def family(self) -> Family:
         """Prior of a coordinate, as theory sees it: Gaussian unless the devices say Laplacian."""
@@ -280,10 +322,10 @@ class MethodSettings(_Section):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"aggregator": "sbfl", "form": "published"},
-    "corrected": {"aggregator": "sbfl", "form": "corrected"},
-    "rotated-sbfl": {"aggregator": "sbfl", "rotation": "hadamard"},
-    "best": {"aggregator": "bfl", "rotation": "hadamard", "joint": "soft", "debias": True},
+    "paper": {"aggregator": "sbfl", "form": "published", "weights": "sum"},
+    "corrected": {"aggregator": "sbfl", "form": "corrected", "weights": "sum"},
+    "rotated-sbfl": {"aggregator": "sbfl", "rotation": "shared"},
+    "best": {"aggregator": "bfl", "rotation": "shared", "joint": "soft", "debias": True},
 }
 # What a run does that names neither a preset nor an aggregator.
 DEFAULT_PRESET = "best"
@@ -301,8 +343,47 @@ def method_name(method: Mapping[str, Any]) -> str:
         changed = [key for key, value in PRESETS[preset].items() if method.get(key, value) != value]
         details = ", ".join(f"{key} {str(method[key]).lower()}" for key in changed)
         return f"{preset} ({details})" if changed else preset
+    if (compressor := method.get("compressor", "auto")) != "auto":
+        return str(compressor).rpartition(":")[2]
     turned = method.get("rotation", "none") != "none" and method.get("aggregator") != "ideal"
     return f"{'rotated-' if turned else ''}{method.get('aggregator', 'run')}"
+
+
+class DeviceSettings(_Section):
+    """What a device does between two messages."""
+
+    local_steps: int = Field(
+        1, ge=1, le=10_000, description="SGD steps on the device before it sends; 1 sends a gradient"
+    )
+    epochs: Annotated[int | None, BeforeValidator(_none_word)] = Field(
+        None, ge=1, le=1000, description="passes over the device's data in place of local_steps"
+    )
+    learning_rate: float = Field(
+        0.1, gt=0, description="of the local steps; unused where one gradient is sent"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="of the local steps, afresh in every round")
+    proximal: float = Field(
+        0.0, ge=0, description="FedProx: weight of the pull towards the weights that were broadcast"
+    )
+    control_variates: bool = Field(
+        False,
+        description="SCAFFOLD: correct local steps by how a device's gradients differ from all devices'; no "
+        "uplink bits, but the downlink carries a second model",
+    )
+
+    @property
+    def trains(self) -> bool:
+        """Whether devices make local steps rather than send a gradient."""
+        return self.local_steps > 1 or self.epochs is not None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DeviceSettings:
+        if self.epochs is not None and self.local_steps > 1:
+            raise ValueError("local_steps must be 1 where epochs says how long a device trains")
+        for key in ("momentum", "proximal", "control_variates"):
+            if getattr(self, key) and not self.trains:
+                raise ValueError(f"{key} needs local training; set local_steps to 2 or more, or epochs")
+        return self
 
 
 class AvailabilitySettings(_Section):
@@ -361,7 +442,7 @@ class DefenceSettings(_Section):
 class ServerSettings(_Section):
     """What the server does with the estimate."""
 
-    learning_rate: float = Field(3e-2, gt=0, description="learning rate; for regression in units of 1/L")
+    learning_rate: float = Field(0.6, gt=0, description="learning rate; for regression in units of 1/L")
     momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates, as in the paper")
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
@@ -394,6 +475,7 @@ class RunSettings(_Section):
     model: ModelSettings = ModelSettings()
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
     method: MethodSettings = MethodSettings(preset=DEFAULT_PRESET)
+    device: DeviceSettings = DeviceSettings()
     server: ServerSettings = ServerSettings()
     availability: AvailabilitySettings = AvailabilitySettings()
     attack: AttackSettings = AttackSettings()
@@ -419,6 +501,16 @@ class RunSettings(_Section):
             raise ValueError(
                 f"cell.snr_db must have one entry for each of the {self.data.devices} devices; got {len(snr)}"
             )
+        if self.device.control_variates:
+            times = self.rounds * self.data.participation
+            if times < 2:
+                raise ValueError(
+                    f"device.control_variates needs devices that return: with {self.rounds} rounds and "
+                    f"data.participation {self.data.participation:g} a device takes part {times:g} times; "
+                    "use device.proximal instead"
+                )
+            if self.device.epochs is not None:
+                raise ValueError("device.control_variates needs device.local_steps in place of device.epochs")
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
         if self.availability.limited > 0 and self.cell.perfect:

@@ -19,7 +19,7 @@ METHODS: dict[str, dict[str, object]] = {
     "coded": {"side_bits": 6},
     "layers": {"scales": "layer"},
     "coded layers": {"scales": "layer", "side_bits": 5},
-    "rotated": {"rotation": "hadamard"},
+    "rotated": {"rotation": "shared"},
     "votes": {"aggregator": "signsgd", "side_bits": 6},
     "tally": {"aggregator": "signsum"},
     "joint": {"preset": "best", "side_bits": 9},
@@ -86,7 +86,7 @@ def packet(
     ("expected", "sent", "reason"),
     [
         ({}, packet({}, (50, 7)), "has 100 signs; got 57"),
-        ({}, packet({"rotation": "hadamard"}), "has 100 signs; got 104"),
+        ({}, packet({"rotation": "shared"}), "has 100 signs; got 104"),
         ({}, packet({"scales": "layer"}), "has 1 means and scales; got 3"),
         ({}, packet({"aggregator": "signsgd"}), "has 1 means and scales; got 0"),
         ({"aggregator": "signsgd"}, packet({}), "has 0 means and scales; got 1"),

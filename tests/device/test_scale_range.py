@@ -62,8 +62,8 @@ class Changing(GaussianTask):
         super().__init__(6, 500, seed=1)
         self._sizes = sizes
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        local = super().local_gradients(weights, devices, round)
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_updates(weights, devices, round)
         gradients = local.gradients / local.gradients.std(dim=1, keepdim=True)
         return LocalGradients(gradients * float(self._sizes[round]), local.losses)
 
@@ -85,7 +85,7 @@ def test_gradients_that_shrink_or_grow_a_million_times_are_followed(last: float,
     for round, size in enumerate(sizes):
         encoder = encoder_of(run)
         bound = 1.01 * encoder.scalar_code.scales.bound  # the deviation is `size` about the mean
-        local = run.task.local_gradients(run.weights, np.arange(6), round)
+        local = run.task.local_updates(run.weights, np.arange(6), round)
         ratio = encoder.encode(local.gradients)[0].scale / (size * (2 / np.pi) ** 0.5)
         assert 1 / bound < float(ratio.min()) <= float(ratio.max()) < bound
         run.advance()
@@ -199,8 +199,8 @@ def test_a_quantiser_that_saturates_warns_once_by_name() -> None:
     """One device in six has a three-hundredth of the others' gradients: beyond four bits, within eight."""
 
     class Uneven(Changing):
-        def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-            local = super().local_gradients(weights, devices, round)
+        def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+            local = super().local_updates(weights, devices, round)
             local.gradients[0] /= 300
             return local
 

@@ -115,7 +115,7 @@ def make_run() -> MakeRun:
             rounds=rounds,
             step=step,
             aggregator=aggregator or (label if label in SHAPES else "sbfl"),
-            rotation="hadamard" if label == "sbfl" else "none",
+            rotation="shared" if label == "sbfl" else "none",
         )
         for old, new in replaced.items():
             text = text.replace(old, new)

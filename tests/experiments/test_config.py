@@ -97,10 +97,10 @@ def test_cell_none_is_perfect_links_and_a_later_key_brings_the_cell_back(tmp_pat
 def test_preset_wins_over_earlier_layers_but_not_over_its_own(tmp_path: Path) -> None:
     path = written(tmp_path, '[method]\naggregator = "signsgd"\nside_bits = 4\n')
     best = load(path, ["method.preset=best"]).method
-    assert (best.aggregator, best.rotation, best.side_bits) == ("bfl", "hadamard", 4)
+    assert (best.aggregator, best.rotation, best.side_bits) == ("bfl", "shared", 4)
     for order in (1, -1):
         both = load(path, ["method.aggregator=sbfl", "method.preset=best"][::order]).method
-        assert (both.aggregator, both.rotation) == ("sbfl", "hadamard")
+        assert (both.aggregator, both.rotation) == ("sbfl", "shared")
     same = load(written(tmp_path, '[method]\naggregator = "signsgd"\npreset = "best"\n')).method
     assert same.aggregator == "signsgd"
 
@@ -342,7 +342,7 @@ def test_a_method_is_called_what_it_is() -> None:
         return load(None, overrides).method_label
 
     assert called("method.aggregator=sbfl") == "sbfl"
-    assert called("method.aggregator=sbfl", "method.rotation=hadamard") == "rotated-sbfl"
+    assert called("method.aggregator=sbfl", "method.rotation=shared") == "rotated-sbfl"
     assert called("method.preset=rotated-sbfl") == "rotated-sbfl"
     assert called("method.preset=best", "method.aggregator=blmmse") == "best (aggregator blmmse)"
     assert called("method.preset=best", "method.debias=false") == "best (debias false)"

@@ -83,7 +83,7 @@ def test_the_page_says_what_the_runs_say(runs: list[Path], tmp_path: Path) -> No
     groups = group_runs([load_run(path) for path in runs])
     assert finding(groups) in text
     assert theory_finding(groups) in text
-    assert "rotation hadamard" in text  # what differs is shown
+    assert "rotation shared" in text  # what differs is shown
     assert "two-chunks" in text  # and what does not
     commands = re.findall(r"signfade run (\S+)/config.toml --out (again/\S+)", text)
     assert [Path(path) for path, _ in commands] == [run.path for group in groups for run in group.runs]
@@ -360,7 +360,7 @@ def test_runs_of_one_name_are_told_apart_once(tmp_path: Path, make_run: Any) -> 
 def test_defaults_of_a_method_go_without_saying(runs: list[Path], tmp_path: Path) -> None:
     text, _ = page_of(runs, tmp_path)
     legend = text.split('<ul class="legend">')[1].split("</ul>")[0]
-    assert "rotation hadamard" in legend  # sbfl's, not the default
+    assert "rotation shared" in legend  # sbfl's, not the default
     assert "rotation none" not in legend
 
 

@@ -36,7 +36,7 @@ def test_the_signal_is_the_sum_of_the_signs_in_the_receivers_noise(precoding: st
     method = MethodSettings(scales="layer")
     encoder = Encoder(method, task.segments)
     everyone, model = np.arange(6), torch.zeros(500)
-    message, _ = encoder.encode(task.local_gradients(model, everyone, 4).gradients)
+    message, _ = encoder.encode(task.local_updates(model, everyone, 4).gradients)
     link = make_radio(cell, 6, 7).link(everyone, 4)
     signals = transmit(message.bits, link.h, link.sigma2, stream_keys(7, "noise", 4, everyone))
     known = (link, message.mean, message.scale, torch.ones(6), encoder)
@@ -61,8 +61,8 @@ def test_the_signal_is_the_sum_of_the_signs_in_the_receivers_noise(precoding: st
         {"method__aggregator": "sbfl", "method__debias": True},
         {"method__aggregator": "blmmse", "cell__repeats": 6},
         {"method__aggregator": "signsgd"},
-        {"method__aggregator": "sbfl", "method__rotation": "hadamard", "cell__repeats": 6},
-        {"method__aggregator": "signsgd", "method__rotation": "hadamard"},
+        {"method__aggregator": "sbfl", "method__rotation": "shared", "cell__repeats": 6},
+        {"method__aggregator": "signsgd", "method__rotation": "shared"},
     ],
 )
 def test_measured_errors_agree_with_the_prediction(precoding: str, options: dict[str, Any]) -> None:
@@ -77,8 +77,8 @@ def test_measured_errors_agree_with_the_prediction(precoding: str, options: dict
 class Shifted(GaussianTask):
     """Gradients whose mean is most of them, as those of one output's bias may be."""
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        local = super().local_gradients(weights, devices, round)
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_updates(weights, devices, round)
         return LocalGradients(local.gradients + 5.0, local.losses)
 
 

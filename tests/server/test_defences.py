@@ -37,8 +37,8 @@ class Bowl(GaussianTask):
         self._curvature = 0.5 + torch.rand(devices, 1, generator=draw)
         self._noise = noise
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        noise = super().local_gradients(weights, devices, round).gradients
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        noise = super().local_updates(weights, devices, round).gradients
         noise = noise / noise.square().mean(dim=1, keepdim=True).sqrt()
         g = self._curvature[devices] * (weights - self._optimum[devices])
         return LocalGradients(g + self._noise * noise, torch.ones(len(devices)))
@@ -62,7 +62,7 @@ def trust(experiment: Experiment) -> torch.Tensor:
     "method",
     [
         {},
-        {"method__rotation": "hadamard"},
+        {"method__rotation": "shared"},
         {"method__preset": "best"},
         {
             "method__aggregator": "signsgd",
@@ -138,7 +138,7 @@ def test_a_joint_rule_trusts_independent_devices_as_far_as_a_separate_one(
 @pytest.mark.parametrize("side_bits", ["none", 4, 2])
 def test_a_bound_on_scales_that_nobody_exceeds_changes_no_byte(side_bits: int | str) -> None:
     """Gradients that differ in size only, by a factor of three at most, or by the quantiser's next level."""
-    usual = {"method__rotation": "hadamard", "method__side_bits": side_bits}
+    usual = {"method__rotation": "shared", "method__side_bits": side_bits}
     plain, bounded = (
         run(Bowl(20, 200, 0.0, noise=0.0), 5, defence__bound_scales=bound, **usual) for bound in (False, True)
     )
@@ -178,7 +178,7 @@ DIGITS = ["rounds=100", "model.name=mlp", "server.learning_rate=0.2", "server.sc
 
 def digits(rounds: int, *words: str, seed: int = 0) -> Experiment:
     """Some rounds of the setting of docs/attacks.md."""
-    rotated = ["method.aggregator=sbfl", "method.rotation=hadamard"]
+    rotated = ["method.aggregator=sbfl", "method.rotation=shared"]
     experiment = Experiment(load(None, [*rotated, *DIGITS, f"seed={seed}", *words]))
     for _ in range(rounds):
         experiment.advance()

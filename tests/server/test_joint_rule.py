@@ -20,7 +20,7 @@ def run(rounds: int = 12, **options: Any) -> tuple[Experiment, list[dict[str, An
         settings(
             rounds=rounds,
             model__name="mlp",
-            method__rotation="hadamard",
+            method__rotation="shared",
             server__learning_rate=1e-3,
             **options,
         )

@@ -30,7 +30,7 @@ def test_too_many_devices_for_pairs(changes: dict[str, Any], monkeypatch: pytest
         data__devices=60,
         data__batch="none",
         server__learning_rate=0.05,
-        method__rotation="hadamard",
+        method__rotation="shared",
         **changes,
     )
     found = {}

@@ -35,13 +35,13 @@ CODED = {"cell__side_info": "coded"}
         {**PILOT, "cell__pilots": 2, "cell__noise": "known"},
         {**PILOT, "cell__fading": "rayleigh", "method__aggregator": "blmmse"},
         {**PILOT, "cell__modulation": "qpsk", "method__debias": True},
-        {**PILOT, "method__rotation": "hadamard", "method__aggregator": "high_snr"},
-        {**PILOT, "method__rotation": "hadamard", "method__debias": True},
-        {**PILOT, "method__rotation": "hadamard", "method__aggregator": "bfl"},
-        {**PILOT, "method__rotation": "hadamard", "method__aggregator": "bfl", "method__joint": "soft"},
+        {**PILOT, "method__rotation": "shared", "method__aggregator": "high_snr"},
+        {**PILOT, "method__rotation": "shared", "method__debias": True},
+        {**PILOT, "method__rotation": "shared", "method__aggregator": "bfl"},
+        {**PILOT, "method__rotation": "shared", "method__aggregator": "bfl", "method__joint": "soft"},
         {**CODED, "cell__code_rate": 0.5},
         {**CODED, "cell__code_rate": 0.5, "cell__outage": "drop", "method__scales": "layer"},
-        {**CODED, "cell__code_rate": 0.5, "method__rotation": "hadamard"},
+        {**CODED, "cell__code_rate": 0.5, "method__rotation": "shared"},
         {**CODED, **PILOT, "cell__pilots": 1, "data__participation": 0.5},
     ],
     ids=lambda options: " ".join(str(value) for value in options.values()),
@@ -90,7 +90,7 @@ def test_a_gain_that_was_lowered_stays_lowered() -> None:
     options = settings(**PILOT, data__name="gaussian")
     server, everyone = Server(options, (300,), 6), np.arange(6)
     memory = server.init(torch.zeros(300))
-    gradients = GaussianTask(6, 300, 0).local_gradients(memory.weights, everyone, 0).gradients
+    gradients = GaussianTask(6, 300, 0).local_updates(memory.weights, everyone, 0).gradients
     message, _ = server.encoder(memory).encode(gradients)
     full = server.radio.link(everyone, 0)
     half = Link(0.5 * full.h, full.sigma2)
@@ -148,7 +148,7 @@ def test_decoded_devices_are_those_above_the_threshold() -> None:
 
 SWITCHES: list[dict[str, Any]] = [
     {**PILOT, **CODED, "cell__pilots": 1, "data__participation": 0.5},
-    {**CODED, "cell__outage": "drop", "method__aggregator": "bfl", "method__rotation": "hadamard"},
+    {**CODED, "cell__outage": "drop", "method__aggregator": "bfl", "method__rotation": "shared"},
     {"cell__access": "over_the_air", "cell__precoding": "phase", **CODED},
     {"cell__modulation": "qpsk", **PILOT, "method__aggregator": "signsgd"},
 ]

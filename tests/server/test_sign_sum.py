@@ -32,7 +32,7 @@ def test_the_sum_is_that_of_the_detected_signs_and_its_sign_is_the_vote() -> Non
     task, everyone = experiment.task, np.arange(5)
     server = Server(experiment.settings, task.segments, 5)
     memory = server.init(experiment.weights)
-    gradients = task.local_gradients(experiment.weights, everyone, 0).gradients
+    gradients = task.local_updates(experiment.weights, everyone, 0).gradients
     message, _ = server.encoder(memory).encode(gradients)
     received = server.transmit(memory, message, everyone, torch.ones(5))
     total = server.aggregate(memory, received)[1].value

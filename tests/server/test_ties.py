@@ -26,8 +26,8 @@ SIZE, DEVICES = 20_000, 4
 class Negated(GaussianTask):
     """The same devices, going the other way."""
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        local = super().local_gradients(weights, devices, round)
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_updates(weights, devices, round)
         return LocalGradients(-local.gradients, local.losses)
 
 
@@ -72,7 +72,7 @@ def test_coins_are_new_in_every_round() -> None:
         {"server__downlink": "sign"},
         {"server__downlink": "sign", "server__optimizer": "adam"},
         {"cell__access": "over_the_air"},
-        {"method__rotation": "hadamard"},
+        {"method__rotation": "shared"},
     ],
 )
 def test_no_signal_no_step(tie: Tie, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ ALL = np.arange(40)
 class Echo(GaussianTask):
     """Gradients that tell the weights and the round they were computed with."""
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
         rows = torch.stack(
             [torch.stack([weights[0], torch.tensor(float(round)), torch.tensor(float(k))]) for k in devices]
         )

@@ -37,7 +37,7 @@ def test_gradients_are_those_of_each_devices_own_loss(
     model = network()
     task = ClassificationTask(dataset, who, copy.deepcopy(model), batch, seed=5, workers=2)
     devices = np.array([4, 0, 3])
-    local = task.local_gradients(task.initial_weights(), devices, round=2)
+    local = task.local_updates(task.initial_weights(), devices, round=2)
     for row, device in enumerate(devices):
         held = who.of(int(device))
         if batch == 8:
@@ -54,9 +54,9 @@ def test_bytes_do_not_depend_on_workers_order_or_company(dataset: Dataset, who: 
     with one_thread():
         tasks = [ClassificationTask(dataset, who, network(), 8, seed=5, workers=n) for n in (1, 3)]
         weights = tasks[0].initial_weights()
-        one = tasks[0].local_gradients(weights, devices, round=1).gradients
-        many = tasks[1].local_gradients(weights, devices[::-1].copy(), round=1).gradients
-        alone = tasks[1].local_gradients(weights, devices[2:3], round=1).gradients
+        one = tasks[0].local_updates(weights, devices, round=1).gradients
+        many = tasks[1].local_updates(weights, devices[::-1].copy(), round=1).gradients
+        alone = tasks[1].local_updates(weights, devices[2:3], round=1).gradients
     assert torch.equal(one, many.flip(0))
     assert torch.equal(one[2:3], alone)
 
@@ -64,8 +64,8 @@ def test_bytes_do_not_depend_on_workers_order_or_company(dataset: Dataset, who: 
 def test_rounds_and_devices_draw_different_batches(dataset: Dataset, who: Split) -> None:
     task = ClassificationTask(dataset, who, network(), 8, seed=5)
     weights = task.initial_weights()
-    first = task.local_gradients(weights, np.array([0, 1]), round=0).gradients
-    later = task.local_gradients(weights, np.array([0, 1]), round=1).gradients
+    first = task.local_updates(weights, np.array([0, 1]), round=0).gradients
+    later = task.local_updates(weights, np.array([0, 1]), round=1).gradients
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[0], later[0])
 
@@ -91,8 +91,8 @@ def test_buffers_are_averaged_over_devices(dataset: Dataset, who: Split) -> None
     task = ClassificationTask(dataset, who, copy.deepcopy(model), None, seed=5, workers=2)
     assert task.extra_bits == 32 * (8 + 8 + 1)
     weights = task.initial_weights()
-    task.local_gradients(weights, np.array([0, 1]), round=0)
-    task.local_gradients(weights, np.array([2]), round=0)  # the same round, another chunk
+    task.local_updates(weights, np.array([0, 1]), round=0)
+    task.local_updates(weights, np.array([2]), round=0)  # the same round, another chunk
     task.end_round()
     expected = []
     for device in range(3):
@@ -115,9 +115,9 @@ def test_dropout_draws_from_the_devices_own_stream(dataset: Dataset, who: Split)
     tasks = [ClassificationTask(dataset, who, model(), 8, seed=5, workers=n) for n in (1, 3)]
     torch.manual_seed(123)
     before = torch.get_rng_state()
-    a = tasks[0].local_gradients(tasks[0].initial_weights(), np.arange(4), round=0).gradients
+    a = tasks[0].local_updates(tasks[0].initial_weights(), np.arange(4), round=0).gradients
     assert torch.equal(torch.get_rng_state(), before)
-    b = tasks[1].local_gradients(tasks[1].initial_weights(), np.arange(4)[::-1].copy(), round=0).gradients
+    b = tasks[1].local_updates(tasks[1].initial_weights(), np.arange(4)[::-1].copy(), round=0).gradients
     assert torch.equal(a, b.flip(0))
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_needs_the_default_layout_gets_it(dataset: Dataset, who: Sp
             return result
 
     task = ClassificationTask(dataset, who, Viewing(), 8, seed=5)
-    assert task.local_gradients(task.initial_weights(), np.arange(2), round=0).gradients.isfinite().all()
+    assert task.local_updates(task.initial_weights(), np.arange(2), round=0).gradients.isfinite().all()
 
 
 @pytest.mark.parametrize(

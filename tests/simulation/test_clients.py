@@ -17,7 +17,7 @@ from signfade.simulation.synthetic import GaussianTask
 from ..runs import settings
 
 
-@pytest.mark.parametrize("rotation", ["none", "hadamard"])
+@pytest.mark.parametrize("rotation", ["none", "shared"])
 @pytest.mark.parametrize("flip", [0.0, 0.2])
 def test_what_was_sent_and_what_is_kept_add_up_to_the_gradients(rotation: str, flip: float) -> None:
     """Also over flipped bits: a device knows what it sent."""
@@ -31,11 +31,11 @@ def test_what_was_sent_and_what_is_kept_add_up_to_the_gradients(rotation: str, f
     had, sent = torch.zeros(3, 48), torch.zeros(3, 48)
     for t in range(7):
         devices = np.array([0, 2]) if t % 2 else np.arange(3)
-        update = Update(devices, *task.local_gradients(torch.zeros(48), devices, t))
+        update = Update(devices, *task.local_updates(torch.zeros(48), devices, t))
         key = stream_key(0, "rotation", t)
         message, _ = clients.encode(state, update, encoder, key, t)
         part = spread(message.mean, [48]) + spread(message.scale, [48]) * message.bits.signs()
-        if rotation == "hadamard":
+        if rotation == "shared":
             part = unrotate(part, key, 48)
         had[devices] += update.gradients
         sent[devices] += part

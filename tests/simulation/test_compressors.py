@@ -26,6 +26,10 @@ def nothing(gradients, streams):
 def noisy(gradients, streams):
     noise = torch.stack([torch.from_numpy(s.standard_normal(gradients.shape[1])) for s in streams])
     return gradients + noise, 32 * gradients.shape[1]
+
+
+def rated(gradients, streams, rate):
+    return gradients, round(rate * gradients.shape[1])
 """
 
 
@@ -53,6 +57,10 @@ def test_bits_and_error_are_those_of_the_compressor(own: str) -> None:
     assert record["nmse_theory"] is None
 
 
+def test_one_with_a_rate_is_given_bits_per_weight(own: str) -> None:
+    assert experiment(f"{own}:rated").advance()["uplink_bits"] == 4 * 1001
+
+
 def test_without_one_ideal_sends_numbers_in_full() -> None:
     record = experiment("auto").advance()
     assert (record["nmse"], record["cosine"], record["uplink_bits"]) == (0.0, 1.0, 4 * 32 * 1001)
@@ -69,6 +77,6 @@ def test_wrong_results_and_wrong_places_get_one_sentence(own: str) -> None:
         experiment(f"{own}:nothing").advance()
     with pytest.raises(ValueError, match=r'method\.compressor must be "auto" with sbfl'):
         experiment(f"{own}:noisy", "sbfl")
-    known = r"method\.compressor must be one of auto, or package\.module:function"
+    known = "method.compressor must be one of auto, qsgd, topk, ef-sign, drive, eden, or package.module"
     with pytest.raises(ValueError, match=known):
         experiment("zip")

@@ -32,9 +32,9 @@ class Uneven(GaussianTask):
         self.shares = np.arange(1, 11) / 55
         self.segments = (20, SIZE - 20)
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
         return LocalGradients(
-            super().local_gradients(weights, devices, round).gradients, torch.from_numpy(devices)
+            super().local_updates(weights, devices, round).gradients, torch.from_numpy(devices)
         )
 
 
@@ -64,7 +64,7 @@ class Round:
         for _ in range(rounds):
             self.record = experiment.advance()
         self.devices, self.encoder = self.received.devices, self.received.encoder
-        self.gradients = Uneven().local_gradients(torch.zeros(SIZE), self.devices, rounds - 1).gradients
+        self.gradients = Uneven().local_updates(torch.zeros(SIZE), self.devices, rounds - 1).gradients
 
 
 @pytest.mark.parametrize("rounds", [1, 6])
@@ -92,7 +92,7 @@ def test_the_target_is_the_weighted_sum_over_those_received(
     assert last.record["train_loss"] == pytest.approx(float(share @ torch.from_numpy(last.devices).double()))
 
 
-@pytest.mark.parametrize("rotation", ["none", "hadamard"])
+@pytest.mark.parametrize("rotation", ["none", "shared"])
 @pytest.mark.parametrize("scales", ["device", "layer"])
 @pytest.mark.parametrize("side_bits", [None, 4])
 def test_bits_and_scalars_are_what_a_packet_carries(
@@ -106,13 +106,13 @@ def test_bits_and_scalars_are_what_a_packet_carries(
     bits = uplink_bits(encoder, CellSettings(perfect=True))
     assert (bits.signs, bits.scalars) == (packet.size, packet.layers * (sum(encoder.scalar_bits) or 64))
     sent = encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
-    assert received.size == (rotated_size(SIZE) if rotation == "hadamard" else SIZE)
+    assert received.size == (rotated_size(SIZE) if rotation == "shared" else SIZE)
     expected = one_bit(sent, received.layer_mean, encoder.segments)
     assert torch.equal(received.signals.bits.signs(), expected.signs())
 
 
 def test_signs_and_exact_gradients_go_without_scalars(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rotation, size in (("none", SIZE), ("hadamard", rotated_size(SIZE))):
+    for rotation, size in (("none", SIZE), ("shared", rotated_size(SIZE))):
         for rule, bits in (("signsgd", size), ("ideal", 32 * SIZE)):
             options = settings(method__aggregator=rule, method__rotation=rotation, data__devices=10)
             assert Experiment(options, task=Uneven()).advance()["payload_bits"] == 10 * bits
@@ -122,7 +122,7 @@ def test_signs_and_exact_gradients_go_without_scalars(monkeypatch: pytest.Monkey
 
 
 def test_what_a_round_rotates_it_rotates_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    last = Round(monkeypatch, rotation="hadamard")
+    last = Round(monkeypatch, rotation="shared")
     keys = [stream_key(SEED, "rotation", t) for t in (0, 1)]
     assert last.received.rotation_key == keys[0]
     first, second = (last.encoder.rotate(last.gradients, key)[2] for key in keys)
@@ -131,7 +131,7 @@ def test_what_a_round_rotates_it_rotates_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_correlation_is_that_of_the_centred_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    last = Round(monkeypatch, rotation="hadamard", aggregator="bfl")
+    last = Round(monkeypatch, rotation="shared", aggregator="bfl")
     assert last.truth.correlation is not None
     g = last.encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
     np.testing.assert_allclose(last.truth.correlation.numpy(), np.corrcoef(g.numpy()), atol=1e-5)
@@ -155,12 +155,12 @@ def test_correlation_of_centred_gradients() -> None:
 class Exploding(Uneven):
     """Gradients that float32 holds, but not their products."""
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        local = super().local_gradients(weights, devices, round)
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_updates(weights, devices, round)
         return LocalGradients(1e25 * local.gradients, local.losses)
 
 
 def test_gradients_too_large_to_be_multiplied_are_a_divergence() -> None:
-    experiment = Experiment(settings(data__devices=10, method__rotation="hadamard"), task=Exploding())
+    experiment = Experiment(settings(data__devices=10, method__rotation="shared"), task=Exploding())
     with pytest.raises(RunFailed, match="too large to be multiplied; the model has diverged"):
         experiment.advance()

@@ -88,7 +88,7 @@ def test_padding_is_part_of_the_predicted_error(aggregator: str, debias: bool, s
             data__name="gaussian",
             data__size=2817,
             method__aggregator=aggregator,
-            method__rotation="hadamard",
+            method__rotation="shared",
             method__debias=debias,
             method__correlation="genie",
             cell__snr_db=3.0,
@@ -130,7 +130,7 @@ def test_every_method_runs(
     assert -1 <= last["cosine"] <= 1
 
 
-@pytest.mark.parametrize("rotation", ["none", "hadamard"])
+@pytest.mark.parametrize("rotation", ["none", "shared"])
 @pytest.mark.parametrize("aggregator", ["sbfl", "signsgd"])
 def test_bytes_do_not_depend_on_threads(aggregator: str, rotation: str) -> None:
     options = {"method__aggregator": aggregator, "method__rotation": rotation, "data__participation": 0.7}
@@ -295,19 +295,19 @@ def test_the_record_has_the_links_of_those_heard() -> None:
 class Centred(GaussianTask):
     """Gaussian gradients whose means are zero to rounding."""
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        g, losses = super().local_gradients(weights, devices, round)
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        g, losses = super().local_updates(weights, devices, round)
         return LocalGradients(g - g.mean(dim=1, keepdim=True), losses)
 
 
 class Still(GaussianTask):
     """No device has anything to say."""
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
         return LocalGradients(torch.zeros(len(devices), self.size), torch.ones(len(devices)))
 
 
-@pytest.mark.parametrize("rotation", ["none", "hadamard"])
+@pytest.mark.parametrize("rotation", ["none", "shared"])
 @pytest.mark.parametrize("aggregator", ["signsgd", "sbfl", "blmmse", "high_snr", "zero_forcing", "bfl"])
 def test_gradients_that_vanish_leave_no_error_to_speak_of(aggregator: str, rotation: str) -> None:
     options = settings(rounds=2, method__aggregator=aggregator, method__rotation=rotation)
@@ -326,8 +326,8 @@ class Shifted(GaussianTask):
         super().__init__(devices, size, seed)
         self.segments = (size // 4, size - size // 4)
 
-    def local_gradients(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
-        local = super().local_gradients(weights, devices, round)
+    def local_updates(self, weights: torch.Tensor, devices: Devices, round: int) -> LocalGradients:
+        local = super().local_updates(weights, devices, round)
         shift = spread(torch.tensor([[3.0, -2.0]]), self.segments)
         return LocalGradients(local.gradients + shift, local.losses)
 

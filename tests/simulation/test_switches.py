@@ -30,7 +30,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "air": {"cell.access": "over_the_air"},
     "qpsk": {"cell.modulation": "qpsk"},
     "perfect": {"cell.perfect": True},
-    "rotation": {"method.rotation": "hadamard"},
+    "rotation": {"method.rotation": "shared"},
     "layers": {"method.scales": "layer"},
     "bits": {"method.side_bits": 4},
     "debias": {"method.debias": True},
@@ -214,7 +214,7 @@ def test_theory_knows_them_on_real_gradients_that_are_rotated(
     keys = {
         "data.name": "digits",
         "model.name": "mlp",
-        "method.rotation": "hadamard",
+        "method.rotation": "shared",
         "server.learning_rate": 1e-3,
     }
     experiment = Experiment(resolve({**TINY, **keys, **rule, **law, "rounds": 10}))

@@ -18,7 +18,7 @@ def test_regression_gradients_are_autograds() -> None:
     task = RegressionTask(data, batch=None, seed=1)
     w = task.initial_weights().requires_grad_()
     x, z = data.chunk(np.array([2, 0]))
-    local = task.local_gradients(w.detach(), np.array([2, 0]), round=0)
+    local = task.local_updates(w.detach(), np.array([2, 0]), round=0)
     for row in range(2):
         loss = (x[row] @ w - z[row]).square().sum()
         (expected,) = torch.autograd.grad(loss, w)
@@ -32,16 +32,16 @@ def test_neither_blocks_nor_threads_change_a_byte(monkeypatch: pytest.MonkeyPatc
     devices = np.arange(101)
     whole = RegressionTask(data, None, seed=5)
     w = whole.initial_weights()
-    expected = whole.local_gradients(w, devices, round=0)
+    expected = whole.local_updates(w, devices, round=0)
     monkeypatch.setattr("signfade.simulation.synthetic._BLOCK_BYTES", 1)  # 16 devices at a time
     for workers in (1, 3):
-        found = RegressionTask(data, None, seed=5, workers=workers).local_gradients(w, devices, round=0)
+        found = RegressionTask(data, None, seed=5, workers=workers).local_updates(w, devices, round=0)
         assert torch.equal(found.gradients, expected.gradients)
         assert torch.equal(found.losses, expected.losses)
     monkeypatch.setattr(
         "signfade.simulation.synthetic._LARGEST_BLOCK_BYTES", 1
     )  # one at a time: other rounding
-    found = RegressionTask(data, None, seed=5, workers=2).local_gradients(w, devices, round=0)
+    found = RegressionTask(data, None, seed=5, workers=2).local_updates(w, devices, round=0)
     assert torch.allclose(found.gradients, expected.gradients, rtol=1e-4, atol=1e-3)
 
 
@@ -50,7 +50,7 @@ def test_the_test_loss_is_the_train_loss_less_its_minimum() -> None:
     data = make_regression(devices=4, samples=30, size=12, heterogeneous=True, seed=1)
     task = RegressionTask(data, batch=None, seed=1)
     w = task.initial_weights()
-    train = float(task.local_gradients(w, np.arange(4), round=0).losses.mean())
+    train = float(task.local_updates(w, np.arange(4), round=0).losses.mean())
     excess = task.evaluate(w).loss
     assert excess == pytest.approx(train - data.optimal_loss / (4 * 30), rel=1e-5)
 
@@ -62,9 +62,9 @@ def test_a_minibatch_is_unbiased() -> None:
     part = RegressionTask(data, 4, seed=2)
     w = full.initial_weights()
     device = np.array([0])
-    draws = torch.cat([part.local_gradients(w, device, round=t).gradients for t in range(2000)])
+    draws = torch.cat([part.local_updates(w, device, round=t).gradients for t in range(2000)])
     error = draws.std(dim=0) / np.sqrt(len(draws))
-    expected = full.local_gradients(w, device, round=0).gradients[0]
+    expected = full.local_updates(w, device, round=0).gradients[0]
     assert bool(((draws.mean(dim=0) - expected).abs() < 4 * error).all())
 
 
@@ -78,7 +78,7 @@ def test_one_step_of_one_over_l_never_raises_the_loss(mean: bool) -> None:
     def final(step: float) -> float:
         w = task.initial_weights()
         for t in range(60):
-            w = w - step * task.step_unit * (alpha @ task.local_gradients(w, np.arange(5), t).gradients)
+            w = w - step * task.step_unit * (alpha @ task.local_updates(w, np.arange(5), t).gradients)
         loss = task.evaluate(w).loss
         assert loss is not None
         return loss
@@ -91,11 +91,11 @@ def test_one_step_of_one_over_l_never_raises_the_loss(mean: bool) -> None:
 
 def test_gaussian_gradients_have_the_stated_law() -> None:
     task = GaussianTask(devices=7, size=20_000, seed=4)
-    g = task.local_gradients(task.initial_weights(), np.arange(7), round=3).gradients
+    g = task.local_updates(task.initial_weights(), np.arange(7), round=3).gradients
     for k in range(7):
         standard = g[k].numpy() / 2.0 ** (k % 5 - 2)
         assert stats.kstest(standard, "norm").pvalue > 1e-4
-    again = task.local_gradients(task.initial_weights(), np.array([3, 6]), round=3).gradients
+    again = task.local_updates(task.initial_weights(), np.array([3, 6]), round=3).gradients
     assert torch.equal(again, g[[3, 6]])
 
 

@@ -28,7 +28,7 @@ METHODS: list[dict[str, Any]] = [
     {"scales": "layer"},
     {"preset": "best", "side_bits": 7},
     {"aggregator": "signsgd"},
-    {"aggregator": "signsum", "rotation": "hadamard"},
+    {"aggregator": "signsum", "rotation": "shared"},
 ]
 
 

@@ -66,7 +66,7 @@ def compare(
         str,
         Option(
             metavar="A,B,C",
-            help="Variants of the file, presets, aggregators, or your own rules (file.py:function).",
+            help="Variants of the file, presets, aggregators, compressors, or your own (file.py:function).",
         ),
     ] = "signsgd,sbfl,best,ideal",
     seeds: Annotated[int, Option(metavar="N", help="Repeat everything with N seeds.")] = 1,

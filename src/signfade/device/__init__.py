@@ -23,14 +23,17 @@ from signfade.device.encoder import (
     make_packet,
     one_bit,
 )
+from signfade.device.levels import Amplitudes
 from signfade.device.lloyd_max import LloydMaxQuantizer
 from signfade.device.prior import Prior, add_sign_noise, fit_prior, noisy_scale, sign_noise_factor, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response
 from signfade.device.quantizers import LogQuantizer, Quantizer, ScalarCode, UniformQuantizer
+from signfade.device.rivals import drive, eden, qsgd, scaled_sign, top_k
 from signfade.device.rotation import rotate, rotated_size, unrotate
 
 __all__ = [
     "EXACT_BITS",
+    "Amplitudes",
     "Bits",
     "Encoder",
     "LloydMaxQuantizer",
@@ -49,6 +52,8 @@ __all__ = [
     "check_packet",
     "composed_epsilon",
     "decode_packets",
+    "drive",
+    "eden",
     "fit_prior",
     "lost_by_bits",
     "make_packet",
@@ -56,12 +61,15 @@ __all__ = [
     "one_bit",
     "pack_signs",
     "packet_overhead",
+    "qsgd",
     "randomised_response",
     "rotate",
     "rotated_size",
+    "scaled_sign",
     "sign",
     "sign_noise_factor",
     "spread",
+    "top_k",
     "unpack_signs",
     "unrotate",
 ]

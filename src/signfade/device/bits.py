@@ -18,6 +18,7 @@ import math
 import operator
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,6 +126,11 @@ class Bits:
         if signs.dim() != 2:
             raise ValueError(f"signs must have shape [K, M]; got {list(signs.shape)}")
         return cls(pack_signs(signs), signs.shape[1])
+
+    @classmethod
+    def join(cls, parts: Sequence[Bits]) -> Bits:
+        """Put the bits of several groups of devices into one."""
+        return cls(torch.cat([part.packed for part in parts]), parts[0].size)
 
     def __len__(self) -> int:
         return len(self.packed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_shape, check_tensor
 from signfade.device.bits import Bits, Packet, unpack_signs
+from signfade.device.levels import Amplitudes, clipped_amplitudes, level_bits
 from signfade.device.prior import (
     Prior,
     add_sign_noise,
@@ -47,7 +49,10 @@ __all__ = [
 EXACT_BITS = 32  # of a number that is not quantised
 _WIDE_BITS = 16
 
+_SUBSET = 0x9E3779B97F4A7C15  # sets a subset's stream apart from its rotation's
+
 Keys = Callable[[str], NDArray[np.uint64]]
+RotationKeys = NDArray[np.uint64]
 
 
 def one_bit(g: Tensor, mean: Tensor, segments: Sequence[int] | None = None) -> Bits:
@@ -115,7 +120,7 @@ def lost_by_bits(
 class Message:
     """What K devices send in one round."""
 
-    bits: Bits
+    bits: Bits | Amplitudes
     mean: Tensor  # as the server decodes them, [K, S] for S layers
     scale: Tensor  # the same
     saturated: Tensor  # how many of a device's means and of its scales were beyond their range, [K, 2]
@@ -141,18 +146,34 @@ class Encoder:
     layers: tuple[int, ...]  # their lengths in the flat gradient
     sends_scalars: bool = True  # whether devices send means and scales beside their bits
     exponents: tuple[int, ...] = ()  # of the scale quantiser in this round; empty before the server knows
+    papr_db: float | None = None  # peak over mean power of amplitudes; None without a limit
+
+    @property
+    def rotated(self) -> bool:
+        """Whether gradients are rotated before they are sent."""
+        return self.method.rotation != "none"
+
+    @property
+    def coordinates(self) -> int:
+        """Number of weights M, or the padded number after a rotation."""
+        size = sum(self.layers)
+        return rotated_size(size) if self.rotated else size
+
+    @property
+    def sent(self) -> int:
+        """Number of coordinates that are sent: a subset of them below one bit per weight."""
+        return max(1, round(self.method.part * self.coordinates))
 
     @property
     def size(self) -> int:
-        """Number of bits a device sends: M, or the padded size after a rotation."""
-        size = sum(self.layers)
-        return rotated_size(size) if self.method.rotation == "hadamard" else size
+        """Number of symbols a device sends: one for each bit, or one for each amplitude."""
+        return self.sent * (self.method.level_bits or 1)
 
     @property
     def segments(self) -> tuple[int, ...]:
         """Lengths of the parts with a mean and a scale of their own; a rotation mixes all layers into one."""
         per_layer = self.method.scales == "layer" and self.method.rotation == "none"
-        return self.layers if per_layer else (self.size,)
+        return self.layers if per_layer else (self.sent,)
 
     @property
     def quantised(self) -> bool:
@@ -190,45 +211,78 @@ class Encoder:
     def _kept(self) -> float:
         return bit_agreement(self.method)
 
-    def rotate(self, g: Tensor, key: int) -> Tensor:
-        """Rotate gradients `[k, M]` to `[k, size]`, if the method says so."""
-        return rotate(g, key) if self.method.rotation == "hadamard" else g
+    def rotate(self, g: Tensor, keys: RotationKeys) -> Tensor:
+        """Rotate gradients `[k, M]` to `[k, n]`, if the method says so; one key for each device, `[k]`."""
+        return rotate(g, keys) if self.rotated else g
 
-    def unrotate(self, x: Tensor, key: int) -> Tensor:
-        """Undo the rotation of estimates `[k, size]`."""
-        return unrotate(x, key, sum(self.layers)) if self.method.rotation == "hadamard" else x
+    def unrotate(self, x: Tensor, keys: RotationKeys) -> Tensor:
+        """Undo rotation and subset: `[k, sent]` to `[k, M]`, coordinates that were not sent being zero."""
+        if not self.rotated:
+            return x
+        if self.sent < self.coordinates:
+            full = x.new_zeros(len(x), self.coordinates)
+            x = full.scatter_(1, self._subsets(keys), x)
+        return unrotate(x, keys, sum(self.layers))
 
-    def encode(self, rotated: Tensor, keys: Keys | None = None) -> tuple[Message, Priors]:
-        """Encode the (rotated) gradients of some devices, `[k, size]`.
+    def _subsets(self, keys: RotationKeys) -> Tensor:
+        """Which coordinates each device sends, ascending, `[k, sent]`; devices of one key send the same."""
+        chosen = {
+            int(key): np.sort(
+                np.random.Generator(np.random.Philox(key=int(key) ^ _SUBSET)).choice(
+                    self.coordinates, self.sent, replace=False, shuffle=False
+                )
+            )
+            for key in np.unique(keys)
+        }
+        return torch.from_numpy(np.stack([chosen[int(key)] for key in keys]))
 
-        `keys` gives the keys of the devices' streams, `[k]`, for a purpose, where bits are drawn at random.
+    def encode(
+        self, rotated: Tensor, rotation_keys: RotationKeys | None = None, keys: Keys | None = None
+    ) -> tuple[Message, Priors]:
+        """Encode the (rotated) gradients of some devices, `[k, n]`.
+
+        `rotation_keys` are those of `rotate`, needed below one bit per weight; `keys` turns a purpose into
+        the keys of the devices' streams, `[k]`, needed where bits are drawn at random. Returns what is sent,
+        and what is known about it on the devices only.
         """
-        method, segments = self.method, self.segments
-        prior = fit_prior(rotated, method.prior, segments)
+        method = self.method
+        columns = self.segments if len(self.segments) > 1 else (self.coordinates,)
+        prior = fit_prior(rotated, method.prior, columns)
         true_mean = prior.mean
-        if not self.sends_scalars:  # signSGD has no mean to send: its bits are the gradient's own signs
-            prior = fit_prior(rotated, method.prior, segments, mean=torch.zeros_like(prior.mean))
-        true_scale = scale = self._true_scale(rotated, prior)
+        if not self.sends_scalars or method.dialled:  # the bits are the signs of the coordinates themselves
+            prior = fit_prior(rotated, method.prior, columns, mean=torch.zeros_like(prior.mean))
+        true_scale = scale = self._true_scale(rotated, prior, columns)
         saturated = torch.zeros(len(rotated), 2, dtype=torch.int64)
         if self.quantised:
             code = self.scalar_code
             saturated = torch.stack([x.sum(dim=1) for x in code.saturated(prior.mean, true_scale)], dim=1)
             mean, scale = code.rounded(prior.mean, code.sent_scale(prior.mean, true_scale))
-            prior = fit_prior(rotated, method.prior, segments, mean=mean)
-            true_scale = self._true_scale(rotated, prior)
-        bits = self._take_bits(rotated, prior, keys)
+            prior = fit_prior(rotated, method.prior, columns, mean=mean)
+            true_scale = self._true_scale(rotated, prior, columns)
+        if self.sent < self.coordinates:
+            if rotation_keys is None:
+                raise ValueError("rotation_keys must be given below one bit per weight: they name the subset")
+            rotated = torch.gather(rotated, 1, self._subsets(rotation_keys))
+        bits = self._take_bits(rotated, prior, scale, keys)
         return Message(bits, prior.mean, scale, saturated), Priors(true_mean, prior.std, true_scale)
 
-    def _true_scale(self, rotated: Tensor, prior: Prior) -> Tensor:
+    def _true_scale(self, rotated: Tensor, prior: Prior, columns: tuple[int, ...]) -> Tensor:
         """Return `E[(g - mean)*b]` of the bits b that are sent, all the server needs to know, `[k, S]`."""
         method = self.method
         scale = prior.scale
         if method.sign_noise > 0:
-            scale = noisy_scale(rotated, prior, method.sign_noise, self.segments)
+            scale = noisy_scale(rotated, prior, method.sign_noise, columns)
         return scale if method.flip == 0 else (1 - 2 * method.flip) * scale
 
-    def _take_bits(self, rotated: Tensor, prior: Prior, keys: Keys | None) -> Bits:
+    def _take_bits(
+        self, rotated: Tensor, prior: Prior, scale: Tensor, keys: Keys | None
+    ) -> Bits | Amplitudes:
         method = self.method
+        if method.level_bits != 1:
+            unit = rotated / (math.sqrt(math.pi / 2) * scale).clamp_min(torch.finfo(scale.dtype).tiny)
+            if method.level_bits is None:
+                return clipped_amplitudes(unit, self.papr_db)
+            return level_bits(unit, method.level_bits)
         if method.sign_noise == 0 and method.flip == 0:
             return one_bit(rotated, prior.mean, self.segments)
         if keys is None:
@@ -262,7 +316,7 @@ def join(parts: Sequence[tuple[Message, Priors]]) -> tuple[Message, Priors]:
     if len(parts) == 1:
         return parts[0]
     messages, priors = zip(*parts)
-    bits = Bits(torch.cat([message.bits.packed for message in messages]), messages[0].bits.size)
+    bits = type(messages[0].bits).join([message.bits for message in messages])
     scalars = ("mean", "scale", "saturated")
     return (
         Message(bits, *(torch.cat([getattr(message, name) for message in messages]) for name in scalars)),

@@ -32,6 +32,7 @@ __all__ = ["rotate", "rotated_size", "unrotate"]
 # one below 128.
 _ORDERS = (1, 12, 20, 28, 36, 44, 60, 68, 76, 84, 104, 108, 124)
 _SMALL = 1 << 18  # numbers up to which a second thread costs more than it brings
+Keys = NDArray[np.uint64]
 _BLOCK = 4096  # coordinates transformed at a time in the first pass: fits the smallest cache
 
 
@@ -48,7 +49,7 @@ def rotated_size(size: int) -> int:
     return _shape(size)[0] * _shape(size)[1]
 
 
-def rotate(g: Tensor, seed: int) -> Tensor:
+def rotate(g: Tensor, seed: int | Keys) -> Tensor:
     """Rotate every device's gradient, `[K, M]` or `[M]`, by the random orthonormal matrix that `seed` names.
 
     `rotated = H D [g, 0] / sqrt(n)`, D a diagonal of random signs drawn from Philox under the key `seed`, the
@@ -69,7 +70,7 @@ def rotate(g: Tensor, seed: int) -> Tensor:
     return rotated.reshape(*g.shape[:-1], rotated.shape[-1])
 
 
-def unrotate(rotated: Tensor, seed: int, size: int) -> Tensor:
+def unrotate(rotated: Tensor, seed: int | Keys, size: int) -> Tensor:
     """Undo `rotate`: `g = (D H^T rotated / sqrt(n))[:size]`, exact up to float rounding.
 
     Estimates of a rotated vector are rotated back once, after the devices have been summed.
@@ -139,20 +140,30 @@ def _signs(seed: int, size: int) -> NDArray[np.int8]:
     return np.asarray(1 - 2 * bits.view(np.int8))
 
 
-def _transform(name: str, x: Tensor, seed: int, size: int, *, inverse: bool) -> Tensor:
+def _transform(name: str, x: Tensor, seed: int | Keys, size: int, *, inverse: bool) -> Tensor:
     """Return `[K, n]` from `[K, size]`, or back."""
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"{name} must be float32 or float64; got {x.dtype}")
     order, power = _shape(size)
     rows = x.detach().reshape(-1, x.shape[-1])
-    signs = _signs(seed, size)
+    own: Tensor | None = None  # each device's own signs, where they differ
+    if isinstance(seed, np.ndarray):
+        if seed.shape != (len(rows),):
+            raise ValueError(
+                f"seed must be one key, or one for each of {len(rows)} devices; got {seed.shape}"
+            )
+        if (seed != seed[:1]).any():
+            own = torch.from_numpy(np.stack([_signs(int(key), size) for key in seed])).to(rows)
+    signs = np.ones(size, np.int8) if own is not None else _signs(int(np.ravel(seed)[0]), size)
+    if own is not None and not inverse:
+        rows = rows * own
     if is_compiled(rows):
         out = torch.from_numpy(_compiled(rows.contiguous().numpy(), signs, order, power, inverse))
     else:
         out = _portable(rows, torch.from_numpy(signs).to(rows), order, power, inverse)
     # Every output is a signed sum of all inputs, so one of them tells whether an input was NaN or infinite.
     check_finite(name, out[:, 0])
-    return out
+    return out.mul_(own) if own is not None and inverse else out
 
 
 def _compiled(

@@ -110,7 +110,7 @@ def count_saturation(
     counts = [before + int(now) for before, now in zip(state.saturated, saturated.sum(dim=0))]
     warned, warnings = list(state.warned), []
     advice = (
-        'method.scales = "device" or method.rotation = "hadamard" keeps means within the scale',
+        'method.scales = "device" or method.rotation = "shared" keeps means within the scale',
         "more bits reach further",
     )
     for place, name in enumerate(("mean", "scale")):

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from signfade.device.compressors import COMPRESSORS
 from signfade.experiments.config import ConfigError, flatten, overlay, resolve
 from signfade.experiments.files import folder_name
 from signfade.experiments.group import Group, group_runs
@@ -47,7 +48,7 @@ def _without_preset(settings: RunSettings) -> dict[str, Any]:
 def method_settings(settings: RunSettings, name: str) -> RunSettings:
     """Return the settings of one method of a comparison, labelled with its name and without variants.
 
-    A name is looked for among the variants, then the presets, then the aggregators; a name with a colon is
+    A name is looked for among variants, presets, aggregators and compressors in turn; one with a colon is
     the import path of a rule, labelled with the function's name. A preset or an aggregator replaces the
     preset of the file, also where a variant names it; apart from that a variant is put on top of the file.
 
@@ -56,7 +57,7 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
         >>> [method_settings(shared, name).server.momentum for name in ("signsgd", "slow")]
         [0.5, 0.1]
     """
-    label = name
+    label, rivals = name, [rival for rival in COMPRESSORS.names() if rival != "auto"]
     if name in settings.variants:
         layer = settings.variants[name]
         replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
@@ -70,8 +71,10 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
     elif name in AGGREGATORS.names() or is_import_path(name):
         tree, layer = _without_preset(settings), {"method.aggregator": name}
         label = name.rpartition(":")[2]
+    elif name in rivals:
+        tree, layer = _without_preset(settings), {"method.aggregator": "ideal", "method.compressor": name}
     else:
-        known = [*settings.variants, *PRESETS, *AGGREGATORS.names()]
+        known = [*settings.variants, *PRESETS, *AGGREGATORS.names(), *rivals]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         raise ConfigError(
             f"unknown method {name!r}; the nearest known one is {near!r}, "

@@ -31,6 +31,8 @@ class Aggregator:
     # How it reads signs that the air has added up; None where it cannot.
     over_the_air: Literal["posterior", "linear", "sign", "values"] | None = None
     needs_correlation: bool = False  # whether its prediction wants the true one even without a rotation
+    # How it adds up soft values, for private rotations, levels and amplitudes; None where it cannot.
+    soft: Literal["independent", "joint"] | None = None
     memory: Callable[[int], Any] | None = None  # from the number of devices to the memory of round 0
     check: Callable[[RunSettings], None] = lambda settings: None  # raises for settings it cannot follow
 
@@ -64,6 +66,33 @@ def is_vote(name: object) -> bool:
     return name in AGGREGATORS.names() and not AGGREGATORS.find(str(name)).scaled
 
 
+def _check_dial(settings: RunSettings, rule: Aggregator) -> None:
+    """Raise a ValueError for what private rotations, subsets, levels and amplitudes cannot follow."""
+    method, cell = settings.method, settings.cell
+    if method.bits_per_weight != 1 and method.rotation == "none":
+        raise ValueError(
+            f"method.rotation must not be none with method.bits_per_weight {method.bits_per_weight}, which "
+            'needs coordinates that are alike; set method.rotation = "private"'
+        )
+    if method.rotation in ("none", "shared") and method.level_bits == 1:
+        return
+    if rule.soft is None:
+        able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.soft)
+        raise ValueError(
+            f"method.aggregator must be one of {able} with private rotations or more than one bit per "
+            f"weight; got {method.aggregator!r}"
+        )
+    signs = method.level_bits == 1
+    for allowed, must, why in (
+        (cell.access == "orthogonal", "cell.access must be orthogonal", "no device is received by itself"),
+        (not settings.defence.reliability, "defence.reliability must be false", "it compares signs as sent"),
+        (signs or settings.attack.kind == "none", "attack.kind must be none", "attacks change signs"),
+        (method.level_bits or cell.csi == "perfect", "cell.csi must be perfect", "pilots know signs alone"),
+    ):
+        if not allowed:
+            raise ValueError(f"{must} with private rotations or more than one bit per weight: {why}")
+
+
 def check_settings(settings: RunSettings) -> None:
     """Raise a ValueError for settings that the chosen rule cannot follow."""
     import signfade.server  # noqa: F401 - late: its modules register the rules
@@ -77,6 +106,10 @@ def check_settings(settings: RunSettings) -> None:
             "set method.aggregator to ideal for a digital message"
         )
     COMPRESSORS.check(method.compressor)
+    if rule.sends == "values" and method.bits_per_weight == "analog":
+        raise ValueError(f"method.bits_per_weight must be a number with {name}, whose messages are digital")
+    if rule.sends != "values":
+        _check_dial(settings, rule)
     if rule.sends == "values":
         for key in ("error_feedback", "sign_noise", "flip"):
             if getattr(method, key) > 0:

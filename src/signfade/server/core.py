@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,10 +15,13 @@ from signfade.keys import stream_key, stream_keys
 from signfade.server.aggregators import AGGREGATORS
 from signfade.server.optimizer import ModelState, make_optimizer
 from signfade.server.received import Context, Devices, Estimate, Received
+from signfade.server.soft_rule import better_rotation, soft_estimate
 from signfade.server.stages import BoundScalars, CodedScalars, FollowScales, PilotEstimation
 from signfade.server.superposition import AirRule
 from signfade.server.turning import Reliability
-from signfade.settings import RunSettings
+from signfade.server.update import FULL_PRECISION_BITS
+from signfade.settings import MethodSettings, RunSettings
+from signfade.theory.rate import Rotated, harmonics
 from signfade.uplink import Link, make_radio, transmit
 from signfade.uplink.cost import UplinkBits, channel_uses, uplink_bits
 
@@ -50,6 +54,7 @@ class ServerMemory:
     sent: UplinkBits = field(default_factory=UplinkBits)  # bits on the uplink so far
     downlink_bits: int = 0  # so far
     channel_uses: int = 0  # symbols on the uplink so far
+    control: Tensor = field(default_factory=lambda: torch.zeros(0))  # SCAFFOLD's, [M]; empty if not used
 
     @property
     def weights(self) -> Tensor:
@@ -77,9 +82,11 @@ class Server:
         self.settings = settings
         self.aggregator = AGGREGATORS.find(method.aggregator)
         self.radio = make_radio(cell, population, seed)
-        self._encoder = Encoder(method, layers, self.aggregator.sends_scalars)
+        self._encoder = Encoder(method, layers, self.aggregator.sends_scalars, papr_db=cell.papr_db)
         self._optimizer = make_optimizer(settings.server, unit)
         self._buffer_bits, self._population = buffer_bits, population
+        snr_db = self.radio.mean_snr_db
+        self._mean_snr = np.full(population, 1e8) if snr_db is None else 10 ** (np.asarray(snr_db) / 10)
         self._stages = self._make_stages(population)
         self._air = None
         if cell.access == "over_the_air" and self.sends_bits:
@@ -111,18 +118,30 @@ class Server:
         memory = self.aggregator.memory
         rule = None if memory is None else memory(self._population)
         stages = {stage.name: stage.init() for stage in self._stages}
-        return ServerMemory(0, self._optimizer.init(weights), rule, stages)
+        control = torch.zeros_like(weights) if self.settings.device.control_variates else torch.zeros(0)
+        return ServerMemory(0, self._optimizer.init(weights), rule, stages, control=control)
 
     def encoder(self, memory: ServerMemory) -> Encoder:
         """Return the device's half of the method, with the range that this round's broadcast names."""
-        scale_range = memory.stages.get(FollowScales.name)
-        if scale_range is None:
-            return self._encoder
-        return replace(self._encoder, exponents=tuple(scale_range.exponents))
+        encoder, scale_range = self._encoder, memory.stages.get(FollowScales.name)
+        if encoder.method.rotation == "auto":
+            encoder = replace(encoder, method=self._this_round(memory))
+        return encoder if scale_range is None else replace(encoder, exponents=tuple(scale_range.exponents))
 
-    def rotation_key(self, round: int) -> int:
-        """Return the key of the rotation that all devices use in a round."""
-        return stream_key(self.settings.seed, "rotation", round)
+    def _this_round(self, memory: ServerMemory) -> MethodSettings:
+        """Return the method with the rotation whose predicted error is smaller in this round."""
+        encoder, snr = self._encoder, self._mean_snr
+        part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
+        found = harmonics(snr, encoder.method.level_bits, encoder.papr_db)
+        model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), part, kept)
+        return encoder.method.model_copy(update={"rotation": better_rotation(memory.rule, model)})
+
+    def rotation_keys(self, memory: ServerMemory, devices: Devices) -> NDArray[np.uint64]:
+        """Return the keys of the devices' rotations in this round, `[K]`: all alike unless private."""
+        t, seed = memory.round, self.settings.seed
+        if self.encoder(memory).method.rotation == "private":
+            return stream_keys(seed, "rotation", t, devices)
+        return np.full(len(devices), stream_key(seed, "rotation", t), dtype=np.uint64)
 
     def transmit(
         self,
@@ -153,7 +172,7 @@ class Server:
             t,
             memory.weights,
             np.ones(len(devices), dtype=bool) if fresh is None else fresh,
-            self.rotation_key(t),
+            self.rotation_keys(memory, devices),
             stream_key(seed, "ties", t),
         )
 
@@ -175,19 +194,27 @@ class Server:
         else:
             asked = genie if method.correlation == "genie" else None
             context = Context(method, self.settings.defence, memory.rule, asked)
-            estimate = self.aggregator.estimate(received, context)
-        factor = 1 / max(estimate.gain, SMALLEST_GAIN) if method.debias else 1.0
+            estimate = self._estimate(received, context)
+        part = received.encoder.sent / received.encoder.coordinates
+        gain = estimate.gain if estimate.turned_back else part * estimate.gain
+        factor = 1 / max(gain, part * SMALLEST_GAIN) if method.debias else 1.0
         value = estimate.value
         if factor != 1:  # the means are known: only what was estimated about them is shrunk
             known = received.weights @ received.mean
             value = known + factor * (value - known)
         predict = estimate.predict
         final = Estimate(
-            received.turned_back(value),
+            value if estimate.turned_back else received.turned_back(value),
             predict=lambda truth, _: None if received.altered else predict(truth, factor),
         )
         rule = memory.rule if estimate.memory is None else estimate.memory
         return replace(memory, rule=rule, stages=stages), final, metrics
+
+    def _estimate(self, received: Received, context: Context) -> Estimate:
+        method = self.settings.method
+        if method.rotation in ("private", "auto") or method.level_bits != 1:
+            return soft_estimate(received, context, joint=self.aggregator.soft == "joint")
+        return self.aggregator.estimate(received, context)
 
     def step(
         self,
@@ -202,13 +229,20 @@ class Server:
         `before` is the memory that the round began with, which says how the scalars were sent. `digital_bits`
         is what all devices sent as digital messages, where the rule is given numbers; None is 32 bits each.
         """
-        encoder, cell = self.encoder(before), self.settings.cell
+        encoder, cell, method = self.encoder(before), self.settings.cell, self.settings.method
+        if method.weights == "mean" and self.aggregator.scaled:
+            estimate = estimate / devices
         moved = self.settings.server.downlink == "full" or bool(estimate.any())
         down = self._optimizer.downlink_bits(len(estimate)) if moved else 0
         used = channel_uses(encoder, cell, devices) if self.sends_bits else 0
         bits = uplink_bits(encoder, cell, self._buffer_bits, values=not self.sends_bits).times(devices)
         if digital_bits is not None:
             bits = replace(bits, signs=digital_bits)
+        control, local = memory.control, self.settings.device
+        if local.control_variates:  # those of the devices that took part move by d_k/E - c
+            mean = estimate / devices if method.weights == "sum" else estimate
+            control = control + devices / self._population * (mean / local.local_steps - control)
+            down += FULL_PRECISION_BITS * len(control)
         return replace(
             memory,
             round=memory.round + 1,
@@ -216,6 +250,7 @@ class Server:
             sent=memory.sent + bits,
             downlink_bits=memory.downlink_bits + down + encoder.range_bits,
             channel_uses=memory.channel_uses + used,
+            control=control,
         )
 
     def _snr_quantiles(self, received: Received) -> list[float] | None:

@@ -308,6 +308,7 @@ AGGREGATORS.add(
         estimate=one_device_at_a_time("sbfl", _given_noise(sbfl)),
         law="sbfl",
         over_the_air="posterior",
+        soft="independent",
     ),
 )
 AGGREGATORS.add(

@@ -65,7 +65,7 @@ def _estimate(received: Received, context: Context) -> Estimate:
             moments = _computed(method, truth, received, inputs, fit)
         else:
             moments = _tried(method, truth, received, inputs, correlation, weights)
-        moments = moments.cut(len(truth.total) / received.size)
+        moments = received.restored(moments)
         return moments.nmse(factor) if moments.energy > 0 else None
 
     return Estimate(value, part * fit.gain, memory, predict)
@@ -173,6 +173,7 @@ AGGREGATORS.add(
         help="joint posterior of all devices (Section III), their correlation learned from what is received",
         estimate=_estimate,
         needs_correlation=True,
+        soft="joint",
         memory=lambda devices: initial_correlation(devices) if devices <= PAIRED_DEVICES else None,
         check=_check,
     ),

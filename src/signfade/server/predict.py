@@ -96,7 +96,8 @@ def _expected_error(
             weights=alpha,
             scale=scale[:, 0],
             noise=method.sign_noise,
-        ).cut(len(truth.total) / received.size)
+        )
+        moments = received.restored(moments)
         return moments.nmse(factor) + lost_mean[0] ** 2 / moments.energy if moments.energy > 0 else None
     energy = float(truth.total.double().square().sum())
     if energy == 0:
@@ -138,7 +139,7 @@ def _expected_vote_error(method: MethodSettings, received: Received, truth: Trut
             return None
         law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
         moments = theory.vote_moments(snr, std[:, 0], truth.correlation, weights=alpha, **law, tie=method.tie)
-        return moments.cut(len(truth.total) / received.size).best_scaled_nmse()
+        return received.restored(moments).best_scaled_nmse()
     if std.shape[1] > 1 or not bool(truth.total.any()):
         return None
     kappa = np.minimum(truth.priors.scale.double().numpy(), std)

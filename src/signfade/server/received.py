@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,8 @@ class Received:
     round: int  # counted from 0
     model: Tensor  # the weights that were broadcast, `[M]`
     fresh: NDArray[np.bool_]  # whose gradient is at these weights, `[K]`
-    rotation_key: int = 0  # of the rotation that all devices of the round used
+    # Of the devices' rotations, `[K]`; all the same unless rotations are private.
+    rotation_keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(1, np.uint64))
     tie_key: int = 0  # of the round's coins, one per coordinate, for votes that are tied
     # Gains whose magnitude the signals gave, for rules that read one device at a time. `link` then counts the
     # doubt about their signs as noise.
@@ -112,7 +113,12 @@ class Received:
 
     def turned_back(self, estimate: Tensor) -> Tensor:
         """Undo the round's rotation of an estimate, `[size]` to `[M]`; nothing where there was none."""
-        return self.encoder.unrotate(estimate.unsqueeze(0), self.rotation_key).squeeze(0)
+        return self.encoder.unrotate(estimate.unsqueeze(0), self.rotation_keys[:1]).squeeze(0)
+
+    def restored(self, moments: theory.JointMoments) -> theory.JointMoments:
+        """Return the moments after subset and rotation have been undone."""
+        encoder = self.encoder
+        return moments.cut(sum(encoder.layers) / encoder.coordinates, encoder.sent / encoder.coordinates)
 
     def trial_stream(self, purpose: str) -> np.random.Generator:
         """Return the randomness of trials that predict this round: another round's noise has another key."""
@@ -167,3 +173,4 @@ class Estimate:
     # From the truth and the factor by which the value is multiplied afterwards to the normalised error that
     # theory expects; None where it does not know.
     predict: Callable[[Truth, float], float | None] = lambda truth, factor: None
+    turned_back: bool = False  # whether the rule has undone the devices' rotations already

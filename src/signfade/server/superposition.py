@@ -241,7 +241,7 @@ class AirRule:
             draw = torch.from_numpy(stream.standard_normal((len(std), len(noise))))
             g = truth.draw_gradients(draw)
             guess = self._guess(sign(g), noise, amplitude, received)
-            moments = trial_moments(g, alpha, guess).cut(len(truth.total) / received.size)
+            moments = received.restored(trial_moments(g, alpha, guess))
         else:
             kappa = torch.minimum(truth.priors.scale[:, 0].double(), std)
             guess = self._guess(signs, noise, amplitude, received)

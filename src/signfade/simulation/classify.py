@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,6 +19,8 @@ from torch.nn import functional
 from signfade.data import Dataset, Split
 from signfade.keys import generator, stream_key
 from signfade.registry import user_code
+from signfade.settings import DeviceSettings
+from signfade.simulation.local_training import ONE_GRADIENT, batches, sum_of_steps
 from signfade.simulation.task import Devices, Evaluation, LocalGradients, merge_buffers
 
 __all__ = ["ClassificationTask"]
@@ -47,6 +49,10 @@ class _Replica:
         for buffer, value in zip(self.buffers, buffers, strict=True):
             buffer.copy_(value)
 
+    def forget(self) -> None:
+        """Have the weights loaded again before the next use: they are about to change."""
+        self._turn = None
+
     def scores(self, x: Tensor) -> Tensor:
         """Apply the model to a batch of samples."""
         result: Tensor = self.model(x.contiguous(memory_format=self._layout) if x.ndim == 4 else x)
@@ -74,10 +80,15 @@ class ClassificationTask:
     the uplink. Dropout draws from the stream of its device and round. `workers` never changes a result.
     """
 
-    step_unit = 1.0
-
     def __init__(
-        self, dataset: Dataset, split: Split, model: nn.Module, batch: int | None, seed: int, workers: int = 1
+        self,
+        dataset: Dataset,
+        split: Split,
+        model: nn.Module,
+        batch: int | None,
+        seed: int,
+        workers: int = 1,
+        local: DeviceSettings = ONE_GRADIENT,
     ) -> None:
         sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         if not sizes:
@@ -89,6 +100,8 @@ class ClassificationTask:
         self.segments = tuple(sizes)
         self.shares = split.counts / split.counts.sum()
         self._dataset, self._split, self._batch, self._seed = dataset, split, batch, seed
+        self._local = local
+        self.step_unit = local.learning_rate if local.trains else 1.0
         self._initial = torch.cat([part.detach().reshape(-1).float() for part in model.parameters()])
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._reported: list[tuple[int, list[Tensor]]] = []
@@ -111,14 +124,17 @@ class ClassificationTask:
         """Return the model's own initial weights, flat."""
         return self._initial.clone()
 
-    def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
-        """Return each device's gradient of the mean cross-entropy over its mini-batch."""
+    def local_updates(
+        self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
+    ) -> LocalGradients:
+        """Return each device's gradient of the mean cross-entropy, or the sum of its local steps."""
         gradients = torch.empty(len(devices), self.size)
         losses = torch.empty(len(devices))
 
         def compute(replica: _Replica, row: int) -> None:
             device = int(devices[row])
-            losses[row], parts = self._gradient(replica, device, round)
+            correction = None if control is None else self._parts(control[row], replica)
+            losses[row], parts = self._train(replica, device, round, correction)
             for target, part in zip(gradients[row].split_with_sizes(self.segments), parts, strict=True):
                 target.view(part.shape).copy_(part)
             if replica.buffers:
@@ -127,18 +143,28 @@ class ClassificationTask:
         self._share_out(compute, range(len(devices)), weights, training=True)
         return LocalGradients(gradients, losses)
 
-    def _gradient(self, replica: _Replica, device: int, round: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        held = self._split.of(device)
-        if self._batch is not None and self._batch < len(held):
-            draw = generator(self._seed, "batch", round, device)
-            held = held[draw.choice(len(held), size=self._batch, replace=False)]
-        rows = torch.from_numpy(held)
+    def _parts(self, flat: Tensor, replica: _Replica) -> list[Tensor]:
+        parts = flat.split_with_sizes(self.segments)
+        return [part.view(parameter.shape) for part, parameter in zip(parts, replica.parameters)]
+
+    def _train(
+        self, replica: _Replica, device: int, round: int, control: list[Tensor] | None
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        draw = generator(self._seed, "batch", round, device)
+        rows = batches(self._split.of(device), self._batch, self._local, draw)
+
+        def gradient(chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            scores = replica.scores(self._dataset.train_x[chosen])
+            loss = functional.cross_entropy(scores, self._dataset.train_y[chosen])
+            return loss.detach(), torch.autograd.grad(loss, replica.parameters)
+
         with torch.random.fork_rng(devices=[], enabled=self._draws):
             if self._draws:
                 torch.manual_seed(stream_key(self._seed, "dropout", round, device) >> 1)
-            scores = replica.scores(self._dataset.train_x[rows])
-        loss = functional.cross_entropy(scores, self._dataset.train_y[rows])
-        return loss.detach(), torch.autograd.grad(loss, replica.parameters)
+            if not self._local.trains:
+                return gradient(next(rows))
+            replica.forget()
+            return sum_of_steps(replica.parameters, gradient, rows, self._local, control)
 
     def _share_out(
         self, work: Callable[[_Replica, int], None], items: Iterable[int], weights: Tensor, *, training: bool

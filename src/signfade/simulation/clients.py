@@ -13,6 +13,7 @@ from torch import Tensor
 
 from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsilon, lost_by_bits
 from signfade.device.compressors import COMPRESSORS, Compressed
+from signfade.device.encoder import RotationKeys
 from signfade.keys import generator, stream_keys
 from signfade.server import Devices
 from signfade.settings import AvailabilitySettings, RunSettings
@@ -145,7 +146,8 @@ class ClientsState:
     """What devices remember between rounds."""
 
     availability: AvailabilityState
-    feedback: Tensor  # what each device's bits have lost so far, [N, M]; empty without error feedback
+    feedback: Tensor  # what each device's messages have lost so far, [N, M]; empty without error feedback
+    control: Tensor  # each device's control variate (SCAFFOLD), [N, M]; empty where they are not used
 
 
 class Clients:
@@ -156,44 +158,75 @@ class Clients:
         self.availability = Availability(settings.availability, task.devices, settings.seed)
         self._compressor = COMPRESSORS.find(settings.method.compressor)
         needed = 4 * task.size * task.devices
-        if settings.method.error_feedback > 0 and needed > _LARGEST_MEMORY:
-            raise ValueError(
-                f"method.error_feedback keeps a gradient of {task.size} numbers for each of {task.devices} "
-                f"devices, {needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
-            )
+        key = "compressor" if self._compressor.feedback else "error_feedback"
+        for asked, name in (
+            (self._feeds_back, f"method.{key}"),
+            (settings.device.control_variates, "device.control_variates"),
+        ):
+            if asked and needed > _LARGEST_MEMORY:
+                raise ValueError(
+                    f"{name} keeps a gradient of {task.size} numbers for each of {task.devices} devices, "
+                    f"{needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
+                )
 
     def init(self) -> ClientsState:
         """Return the state before the first round."""
-        rows = self._task.devices if self._settings.method.error_feedback > 0 else 0
-        return ClientsState(self.availability.init(), torch.zeros(rows, self._task.size))
+        wanted = (self._feeds_back, self._settings.device.control_variates)
+        memories = [torch.zeros(self._task.devices if asked else 0, self._task.size) for asked in wanted]
+        return ClientsState(self.availability.init(), *memories)
+
+    @property
+    def _feeds_back(self) -> bool:
+        return self._compressor.feedback or self._settings.method.error_feedback > 0
 
     @property
     def chunk(self) -> int:
         """How many devices' gradients are held at once; it depends on the model alone."""
         return max(1, _CHUNK_NUMBERS // self._task.size)
 
-    def train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Iterator[Update]:
-        """Let the devices compute their gradients at `model`, a chunk at a time: memory stays flat."""
+    def train(
+        self, state: ClientsState, present: Present, model: Tensor, round: int, control: Tensor
+    ) -> Iterator[Update]:
+        """Let the devices train from `model`, a chunk at a time: memory stays flat.
+
+        `control` is SCAFFOLD's control variate that is broadcast, `[M]`; empty where it is not used.
+        """
         for start in range(0, len(present.devices), self.chunk):
             rows = slice(start, start + self.chunk)
-            yield self._train(state, Present(present.devices[rows], present.began[rows]), model, round)
+            some = Present(present.devices[rows], present.began[rows])
+            if not len(control):
+                yield self._train(state, some, model, round)
+                continue
+            who = torch.from_numpy(some.devices)
+            update = self._train(state, some, model, round, control - state.control[who])
+            state.control[who] += update.gradients / self._settings.device.local_steps - control
+            yield update
         self._task.end_round()
 
-    def _train(self, state: ClientsState, present: Present, model: Tensor, round: int) -> Update:
+    def _train(
+        self,
+        state: ClientsState,
+        present: Present,
+        model: Tensor,
+        round: int,
+        control: Tensor | None = None,
+    ) -> Update:
         devices, began = present
         if (began == round).all():
-            return Update(devices, *self._task.local_gradients(model, devices, round))
+            extra = () if control is None else (control,)
+            return Update(devices, *self._task.local_updates(model, devices, round, *extra))
         # A model's buffers are those of the present: only weights are kept.
         gradients, losses = torch.empty(len(devices), self._task.size), torch.empty(len(devices))
         for t in np.unique(began):
             rows = np.flatnonzero(began == t)
             at = model if t == round else state.availability.models[str(t)]
-            part = self._task.local_gradients(at, devices[rows], int(t))
+            extra = () if control is None else (control[rows],)
+            part = self._task.local_updates(at, devices[rows], int(t), *extra)
             gradients[rows], losses[rows] = part.gradients, part.losses.to(losses)
         return Update(devices, gradients, losses)
 
     def encode(
-        self, state: ClientsState, update: Update, encoder: Encoder, rotation_key: int, round: int
+        self, state: ClientsState, update: Update, encoder: Encoder, rotation: RotationKeys, round: int
     ) -> tuple[Message, Priors]:
         """Turn gradients into what honest devices send. Error feedback writes into `state.feedback`."""
         method, seed = self._settings.method, self._settings.seed
@@ -201,18 +234,28 @@ class Clients:
         rows = torch.from_numpy(devices)
         if method.error_feedback > 0:
             gradients = gradients + state.feedback[rows]
-        rotated = encoder.rotate(gradients, rotation_key)
-        message, priors = encoder.encode(rotated, lambda purpose: stream_keys(seed, purpose, round, devices))
+        rotated = encoder.rotate(gradients, rotation)
+        message, priors = encoder.encode(
+            rotated, rotation, lambda purpose: stream_keys(seed, purpose, round, devices)
+        )
         if method.error_feedback > 0:
             lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)
-            state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation_key)
+            state.feedback[rows] = method.error_feedback * encoder.unrotate(lost, rotation)
         return message, priors
 
-    def compress(self, update: Update, round: int) -> Compressed:
-        """Turn gradients into digital messages, for rules that are given numbers and not bits."""
-        seed = self._settings.seed
+    def compress(self, state: ClientsState, update: Update, round: int) -> Compressed:
+        """Turn gradients into digital messages, for rules that are given numbers and not bits.
+
+        A compressor with feedback writes into `state.feedback`.
+        """
+        seed, rows, gradients = self._settings.seed, torch.from_numpy(update.devices), update.gradients
         streams = [generator(seed, "compressor", round, int(device)) for device in update.devices]
-        return self._compressor.compress(update.gradients, streams)
+        if self._compressor.feedback:
+            gradients = gradients + state.feedback[rows]
+        sent = self._compressor.compress(gradients, streams, float(self._settings.method.bits_per_weight))
+        if self._compressor.feedback:
+            state.feedback[rows] = gradients - sent.values
+        return sent
 
     @property
     def predictable(self) -> bool:

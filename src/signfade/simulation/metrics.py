@@ -36,7 +36,7 @@ class Observer:
         self._alpha, self._shares = alpha, shares
         self.total = torch.zeros(simulation.task.size)
         self._losses: list[Tensor] = []
-        self._rows = slice(0, 0)
+        self.rows = slice(0, 0)
         self._gram: Tensor | None = None
         rotated = simulation.settings.method.rotation != "none"
         wanted = simulation.server.sends_bits and (rotated or simulation.server.aggregator.needs_correlation)
@@ -44,7 +44,7 @@ class Observer:
 
     def add(self, update: Update) -> Tensor:
         """Take a chunk of gradients into the true sum; return the chunk's own."""
-        self._rows = slice(self._rows.stop, self._rows.stop + len(update.devices))
+        self.rows = slice(self.rows.stop, self.rows.stop + len(update.devices))
         part = self.weighted(update.gradients)
         self.total += part
         if not bool(self.total.isfinite().all()):
@@ -58,7 +58,7 @@ class Observer:
 
     def weighted(self, values: Tensor) -> Tensor:
         """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`."""
-        return torch.mv(values.T, self._alpha[self._rows])
+        return torch.mv(values.T, self._alpha[self.rows])
 
     @property
     def loss(self) -> float:

@@ -61,18 +61,15 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     shares = simulation.task.shares[present.devices] / simulation.task.shares[present.devices].sum()
     by_share = settings.method.weights == "share"
     alpha = torch.from_numpy(shares).float() if by_share else torch.ones(len(shares))
-    encoder, key, observer = (
-        server.encoder(memory),
-        server.rotation_key(t),
-        Observer(simulation, alpha, shares),
-    )
+    encoder, observer = server.encoder(memory), Observer(simulation, alpha, shares)
+    rotation = server.rotation_keys(memory, present.devices)
     encoded, digital, sent_bits = [], torch.zeros(simulation.task.size), 0
-    for update in clients.train(state.clients, present, memory.weights, t):
+    for update in clients.train(state.clients, present, memory.weights, t, memory.control):
         true_sum = observer.add(update)
         if server.sends_bits:
-            encoded.append(clients.encode(state.clients, update, encoder, key, t))
+            encoded.append(clients.encode(state.clients, update, encoder, rotation[observer.rows], t))
         else:
-            decoded = clients.compress(update, t)
+            decoded = clients.compress(state.clients, update, t)
             exact = decoded.values is update.gradients
             digital += true_sum if exact else observer.weighted(decoded.values)
             sent_bits += int(decoded.bits.sum())
@@ -81,7 +78,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
         return round_record(simulation, state, after, present, observer, digital)
 
     honest, priors = join(encoded)
-    correlation = observer.correlation(honest.mean, priors.mean, encoder.size)
+    correlation = observer.correlation(honest.mean, priors.mean, encoder.coordinates)
     truth = Truth(observer.total, correlation, honest, priors)
     message = simulation.attackers.change(honest, encoder, present.devices, t)
     link = clients.availability.limit(server.radio.link(present.devices, t), present.devices, t)

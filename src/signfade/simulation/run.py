@@ -37,15 +37,17 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
     """
     data, seed = settings.data, settings.seed
     if data.name == "gaussian":
+        if settings.device.trains:
+            raise ValueError("device.local_steps must be 1 with data gaussian, which has nothing to train")
         return GaussianTask(data.devices, data.size, seed)
     if data.name == "regression":
         drawn = make_regression(data.devices, data.samples, data.size, data.heterogeneous, seed)
-        mean = settings.method.weights == "share"
-        return RegressionTask(drawn, data.batch, seed, mean=mean, workers=workers)
+        mean = settings.method.weights != "sum"
+        return RegressionTask(drawn, data.batch, seed, mean, workers, settings.device)
     dataset = load(data.name, data.folder) if dataset is None else dataset
     who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
     model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
-    return ClassificationTask(dataset, who, model, data.batch, seed, workers)
+    return ClassificationTask(dataset, who, model, data.batch, seed, workers, settings.device)
 
 
 class Experiment:

@@ -12,6 +12,8 @@ from signfade.data import RegressionData
 from signfade.kernels import standard_normal
 from signfade.kernels.threads import run_ranges
 from signfade.keys import generator, stream_keys
+from signfade.settings import DeviceSettings
+from signfade.simulation.local_training import ONE_GRADIENT, batches, sum_of_steps
 from signfade.simulation.task import Devices, Evaluation, LocalGradients, one_thread
 
 __all__ = ["GaussianTask", "RegressionTask"]
@@ -57,7 +59,13 @@ class RegressionTask(_Stateless):
     """
 
     def __init__(
-        self, data: RegressionData, batch: int | None, seed: int, mean: bool = False, workers: int = 1
+        self,
+        data: RegressionData,
+        batch: int | None,
+        seed: int,
+        mean: bool = False,
+        workers: int = 1,
+        local: DeviceSettings = ONE_GRADIENT,
     ) -> None:
         self.data = data
         self.devices = data.devices
@@ -69,29 +77,45 @@ class RegressionTask(_Stateless):
         self.grain = min(16, self._block)
         self._batch = None if batch is None or batch >= data.samples else batch
         self._seed = seed
-        self._workers = workers
+        self._workers, self._local = workers, local
 
     @cached_property
+    def _smoothness(self) -> float:
+        with one_thread():  # two threads would find other last digits
+            return self.data.smoothness
+
+    @property
     def step_unit(self) -> float:
         """`1/L`, found when it is asked for: it takes the data of all devices."""
-        with one_thread():  # two threads would find other last digits
-            return (self.devices if self._mean else 1) / self.data.smoothness
+        rate = self._local.learning_rate if self._local.trains else 1.0
+        return rate * (self.devices if self._mean else 1) / self._smoothness
 
     def initial_weights(self) -> Tensor:
         """Start at a standard Gaussian point, so that there is something to learn."""
         return torch.from_numpy(generator(self._seed, "weights").standard_normal(self.size, dtype=np.float32))
 
-    def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
-        """Return `2 X_k^T (X_k w - z_k)`, estimated from a mini-batch if one is set."""
+    def local_updates(
+        self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
+    ) -> LocalGradients:
+        """Return `2 X_k^T (X_k w - z_k)`, estimated from a mini-batch if one is set, or the local steps' sum.
+
+        Local learning rates are in units of `K/L`.
+        """
         gradients = torch.empty(len(devices), self.size)
         losses = torch.empty(len(devices))
         block = self._block
+        if self._local.trains:
+            self._smoothness  # noqa: B018 - found here, on one thread
 
         def work(first: int, last: int) -> None:
             with one_thread():
                 for start in range(block * first, block * last, block):
                     rows = slice(start, start + block)
-                    gradients[rows], losses[rows] = self._gradients(weights, devices[rows], round)
+                    if self._local.trains:
+                        own = None if control is None else control[rows]
+                        gradients[rows], losses[rows] = self._train(weights, devices[rows], round, own)
+                    else:
+                        gradients[rows], losses[rows] = self._gradients(weights, devices[rows], round)
 
         run_ranges(work, -(-len(devices) // block), self._workers)
         return LocalGradients(gradients, losses)
@@ -107,6 +131,26 @@ class RegressionTask(_Stateless):
         residual = torch.matmul(x, weights) - z
         factor = 2 * self.data.samples / residual.shape[1]
         return factor * torch.bmm(residual.unsqueeze(1), x).squeeze(1), residual.square().mean(dim=1)
+
+    def _train(
+        self, weights: Tensor, devices: Devices, round: int, control: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        x, z = self.data.chunk(devices, threads=1)
+        rate = self._local.learning_rate * self.devices / self._smoothness
+        local = self._local.model_copy(update={"learning_rate": rate})
+        held, own = np.arange(x.shape[1]), weights.expand(len(devices), -1).clone()
+        draws = [generator(self._seed, "batch", round, int(k)) for k in devices]
+        rows = (torch.stack(step) for step in zip(*(batches(held, self._batch, local, one) for one in draws)))
+
+        def gradient(chosen: Tensor) -> tuple[Tensor, list[Tensor]]:
+            some = torch.gather(x, 1, chosen.unsqueeze(2).expand(-1, -1, self.size))
+            residual = torch.bmm(some, own.unsqueeze(2)).squeeze(2) - torch.gather(z, 1, chosen)
+            factor = 2 * self.data.samples / residual.shape[1]
+            found = factor * torch.bmm(residual.unsqueeze(1), some).squeeze(1)
+            return residual.square().mean(dim=1), [found]
+
+        loss, total = sum_of_steps([own], gradient, rows, local, None if control is None else [control])
+        return total[0], loss
 
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Return the excess of the mean squared residual over its minimum, per sample as the train loss."""
@@ -133,7 +177,9 @@ class GaussianTask(_Stateless):
         """Return zeros."""
         return torch.zeros(self.size)
 
-    def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
+    def local_updates(
+        self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
+    ) -> LocalGradients:
         """Draw the gradients; losses are not a number."""
         keys = stream_keys(self._seed, "gradient", round, devices)
         noise = torch.from_numpy(standard_normal(keys, self.size))

@@ -19,7 +19,7 @@ _REACH = 10 * 1.4826  # ten deviations of a Gaussian, in median absolute deviati
 
 
 class LocalGradients(NamedTuple):
-    """Gradients `[k, M]` and losses `[k]` of some devices, in the order they were asked for."""
+    """Updates in units of gradients, `[k, M]`, and losses `[k]` of some devices, in the order asked for."""
 
     gradients: Tensor
     losses: Tensor
@@ -48,14 +48,19 @@ class Task(Protocol):
     def initial_weights(self) -> Tensor:
         """Return the weights before the first round, `[M]`."""
 
-    def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
-        """Return the devices' gradients at common weights. One device's never depend on another's."""
+    def local_updates(
+        self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
+    ) -> LocalGradients:
+        """Return the devices' gradients at common weights, or the sums of their local steps from there.
+
+        One device's never depend on another's. `control` `[k, M]` is added to every step's gradient.
+        """
 
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Return test loss and accuracy."""
 
     def end_round(self) -> None:
-        """Merge what the devices sent besides gradients, after the last `local_gradients` of a round."""
+        """Merge what the devices sent besides gradients, after the last `local_updates` of a round."""
 
     def state(self) -> dict[str, Tensor]:
         """Return what must be saved besides the weights."""

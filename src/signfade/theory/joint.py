@@ -36,14 +36,18 @@ class JointMoments(NamedTuple):
     power: float  # E[ghat**2]
     aligned: float = 0.0  # the part of `power` that is a linear function of the devices' gradients
 
-    def cut(self, kept: float) -> JointMoments:
+    def cut(self, kept: float, part: float = 1.0) -> JointMoments:
         """Return the moments over M coordinates after a rotation over n, `kept = M/n`, has been undone.
 
         The gradients lie in the M coordinates that are kept. The rest of the estimate, noise mostly, knows
         nothing of them and is spread evenly over all n: nearly so, within 3 % of the error where a few
-        coordinates carry most of a small model's gradient.
+        coordinates carry most of a small model's gradient. Where only the part f of the coordinates was sent
+        and the rest is estimated as zero, f of the estimate is a function of the gradients and the rest of
+        its energy joins the noise.
         """
-        return self._replace(power=self.aligned + kept * (self.power - self.aligned))
+        aligned = part**2 * self.aligned
+        power = aligned + kept * (part * self.power - aligned)
+        return JointMoments(self.energy, part * self.product, power, aligned)
 
     def nmse(self, factor: float = 1.0) -> float:
         """Return `E[(factor * ghat - gsum)**2] / E[gsum**2]`; NaN where the sum is zero."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
-from signfade.device import Bits
+from signfade.device import Amplitudes, Bits
 from signfade.kernels import received, standard_normal
 from signfade.settings import Fading
 
@@ -178,7 +178,7 @@ class Signals:
     on its place among the others; it is float32 inside and stays within 6.4 deviations.
     """
 
-    bits: Bits
+    bits: Bits | Amplitudes
     link: Link  # as it is; what the server knows of it is an argument of the aggregators
     keys: NDArray[np.uint64]  # of the noise streams, [K]
     dtype: torch.dtype = torch.float32  # of the symbols
@@ -201,7 +201,7 @@ class Signals:
         if "y" in self.__dict__:
             return self.y[rows]
         bits, h, sigma2, keys = self.bits[rows], self.link.h[rows], self.link.sigma2[rows], self.keys[rows]
-        if self.dtype == torch.float32:
+        if self.dtype == torch.float32 and isinstance(bits, Bits):
             return received(bits.packed, bits.size, h, sigma2, keys)
         noise = torch.from_numpy(standard_normal(keys, bits.size)).to(self.dtype)
         return noise.mul_(sigma2.sqrt().to(noise)[:, None]).addcmul_(
@@ -209,7 +209,7 @@ class Signals:
         )
 
 
-def transmit(bits: Bits | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Signals:
+def transmit(bits: Bits | Amplitudes | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Signals:
     """Send one symbol per coordinate over every device's own subchannel: `y = h s + n`, `n ~ N(0, sigma2)`.
 
     Takes bits from `device.one_bit`, or signs +1 and -1, `[K, M]`, float32 or float64; gains and noise
@@ -226,7 +226,7 @@ def transmit(bits: Bits | Tensor, h: Tensor, sigma2: Tensor, noise: Noise) -> Si
     Reference: Sec. II, "Uplink transmission".
     """
     dtype = torch.float32
-    if not isinstance(bits, Bits):
+    if not isinstance(bits, Bits | Amplitudes):
         if isinstance(bits, Tensor) and bits.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"signs must be float32 or float64; got {bits.dtype}")
         bits, dtype = Bits.of(bits), getattr(bits, "dtype", dtype)

@@ -131,7 +131,7 @@ def test_a_name_depends_on_whatever_changes_a_number(change: str) -> None:
 
 
 def test_a_preset_is_what_it_stands_for() -> None:
-    spelled = ["method.aggregator=bfl", "method.rotation=hadamard", "method.joint=soft", "method.debias=true"]
+    spelled = ["method.aggregator=bfl", "method.rotation=shared", "method.joint=soft", "method.debias=true"]
     assert family_of(load(None, ["method.preset=best"])) == family_of(load(None, spelled))
 
 

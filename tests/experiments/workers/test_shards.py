@@ -106,8 +106,8 @@ def test_gradients_come_back_in_the_order_of_the_devices() -> None:
     settings = planned(Path(), data__name="gaussian", data__devices=30).settings
     task = make_task(settings)
     devices = np.array([1, 4, 5, 20, 29])
-    split = ShardedTask(task, Here(2, settings)).local_gradients(task.initial_weights(), devices, 3)
-    assert torch.equal(split.gradients, task.local_gradients(task.initial_weights(), devices, 3).gradients)
+    split = ShardedTask(task, Here(2, settings)).local_updates(task.initial_weights(), devices, 3)
+    assert torch.equal(split.gradients, task.local_updates(task.initial_weights(), devices, 3).gradients)
 
 
 def test_a_killed_worker_is_replaced_and_nothing_changes(

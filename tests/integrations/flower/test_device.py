@@ -245,6 +245,10 @@ def test_settings_of_an_app() -> None:
         ({"method__flip": 0.1}, r"method\.flip must be 0 on real devices: it is simulated only; got 0\.1"),
         ({"method__sign_noise": 1.0}, r"method\.sign_noise must be 0"),
         ({"method__error_feedback": 1.0}, r"method\.error_feedback must be 0"),
+        (
+            {"method__aggregator": "ideal", "method__compressor": "drive"},
+            r'method\.compressor must be "auto" on real devices',
+        ),
         ({"availability__dropout": 0.5}, r"availability\.dropout must be 0"),
         ({"availability__late": 0.5}, r"availability\.late must be 0"),
         ({"availability__limited": 0.5}, r"availability\.limited must be 0"),

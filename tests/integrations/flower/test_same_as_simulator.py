@@ -36,11 +36,11 @@ CASES: dict[str, dict[str, Any]] = {
     "vote": {"method.aggregator": "signsgd", "server.downlink": "sign", "server.learning_rate": 1e-3},
     "vote, ties by a coin": RADIO
     | {"data.devices": 4, "method.aggregator": "signsgd", "method.tie": "random"},
-    "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "hadamard"},
+    "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "shared"},
     "best": {"method.preset": "best", "method.side_bits": 8},
     "ideal": {"method.aggregator": "ideal"},
     "bounded": RADIO | {"defence.bound_scales": True},
-    "reliability": RADIO | {"defence.reliability": True, "method.rotation": "hadamard"},
+    "reliability": RADIO | {"defence.reliability": True, "method.rotation": "shared"},
     "trimmed": RADIO | {"method.aggregator": "trimmed_mean", "defence.assumed": 0.2},
     "radio": RADIO,
     "pilots": RADIO | {"cell.csi": "pilot", "cell.pilots": 2},

@@ -88,7 +88,7 @@ def _part(switch: str) -> Part:
 
 _STEPS = (0.1, 0.2, 0.5, 1.0)  # in units of 1/L
 # Rotation, whether devices differ in the power of their data, step.
-_REGRESSIONS = [*product(["none"], (False, True), _STEPS), *product(["hadamard"], (False, True), [0.2])]
+_REGRESSIONS = [*product(["none"], (False, True), _STEPS), *product(["shared"], (False, True), [0.2])]
 _FEEDBACK = (0.0, 1.0)
 
 
@@ -104,6 +104,7 @@ def _regression_runs(
         "cell.snr_db": 10.0,
         "method.rotation": rotation,
         "method.error_feedback": feedback,
+        "method.weights": "sum",
         "server.learning_rate": step,
         "eval.every": 5,
     }

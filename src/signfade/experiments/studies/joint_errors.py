@@ -250,7 +250,7 @@ _ROTATED_RULES: dict[str, dict[str, Any]] = {
 
 def _experiment(scale: Scale, method: dict[str, Any]) -> Experiment:
     tree = {"rounds": 10**6, "eval.every": 10**6, "data.name": scale.data, "cell.bandwidth_hz": 180e3}
-    return Experiment(resolve(tree | {"method.rotation": "hadamard"} | method))
+    return Experiment(resolve(tree | {"method.rotation": "shared", "method.weights": "sum"} | method))
 
 
 def _fit(run: Experiment) -> dict[str, list[float]]:
@@ -258,7 +258,7 @@ def _fit(run: Experiment) -> dict[str, list[float]]:
     from scipy import stats  # takes half a second to load
 
     with one_thread():
-        g = run.task.local_gradients(run.weights, np.arange(run.devices), run.round).gradients
+        g = run.task.local_updates(run.weights, np.arange(run.devices), run.round).gradients
     found = {}
     for name, rows in (("as they are", g), ("rotated", rotate(g, 1))):
         samples = [row.double().numpy() for row in rows]

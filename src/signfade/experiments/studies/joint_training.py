@@ -29,7 +29,7 @@ _METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "signsgd": ("signsgd", {"method.aggregator": "signsgd", "method.tie": "plus"}),
     "sbfl-published": ("sbfl, published", {"method.aggregator": "sbfl", "method.form": "published"}),
     "sbfl": ("sbfl", {"method.aggregator": "sbfl"}),
-    "rotated-sbfl": ("rotated-sbfl", {"method.aggregator": "sbfl", "method.rotation": "hadamard"}),
+    "rotated-sbfl": ("rotated-sbfl", {"method.aggregator": "sbfl", "method.rotation": "shared"}),
     "linear": ("rotated bfl, linear, debiased", {"method.preset": "best", "method.joint": "linear"}),
     "best": ("best (rotated bfl, soft, debiased)", {"method.preset": "best"}),
     "ep": ("rotated bfl, ep, debiased", {"method.preset": "best", "method.joint": "ep"}),
@@ -89,6 +89,7 @@ def _run(
         "model.name": "paper-cnn" if scale.data == "mnist" else "small-cnn",
         # The ideal uses no radio, so one run serves all bandwidths.
         "cell.bandwidth_hz": _BANDWIDTHS["180kHz" if method == "ideal" else bandwidth],
+        "method.weights": "sum",
         "server.learning_rate": step,
         "eval.every": 100,
         "eval.at": [t for t in evaluated if t <= rounds],

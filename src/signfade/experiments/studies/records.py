@@ -33,8 +33,9 @@ Curve = tuple[Array, Array, Array]  # rounds, mean and deviation, all [T]
 CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
 _STEADY = 0.03
 # Defaults and names of settings when records were first named: a record's name must not change with them.
-_FIRST_DEFAULTS: dict[str, Any] = {"server.learning_rate": 1e-2, "method.tie": "plus"}
+_FIRST_DEFAULTS = {"server.learning_rate": 1e-2, "method.tie": "plus", "method.weights": "sum"}
 _FIRST_NAMES = {"server.learning_rate": "server.step", "availability.": "presence."}
+_FIRST_VALUES = {("method.rotation", "shared"): "hadamard"}
 # Not part of what makes two runs one family; a preset is what it stands for.
 _ASIDE = {"name", "label", "rounds", "seed", "method.preset"}
 
@@ -126,7 +127,8 @@ def family_of(settings: RunSettings) -> str:
     """
     unsaid = plain_defaults() | _FIRST_DEFAULTS
     decides = {key: value for key, value in deciding(settings.model_dump()).items() if key not in _ASIDE}
-    changes = {_first_name(key): value for key, value in decides.items() if value != unsaid[key]}
+    changed = [(key, value) for key, value in decides.items() if value != unsaid[key]]
+    changes = {_first_name(key): _FIRST_VALUES.get((key, str(value)), value) for key, value in changed}
     return hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:10]
 
 

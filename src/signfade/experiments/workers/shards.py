@@ -41,6 +41,7 @@ class Share:
     devices: Devices
     round: int
     state: dict[str, Tensor]  # the model's buffers; empty where there are none
+    control: Tensor | None = None  # SCAFFOLD's corrections of these devices, [k, M]
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,15 @@ def compute(task: Task, share: Share, weights: Tensor, gradients: Tensor) -> Par
     A device's buffers are those that a round of this device alone would leave.
     """
     if not share.state:
-        local = task.local_gradients(weights, share.devices, share.round)
+        local = task.local_updates(weights, share.devices, share.round, share.control)
         gradients.copy_(local.gradients)
         return Part(share.first, local.losses)
     losses, reports = torch.empty(len(share.devices)), []
     for row in range(len(share.devices)):
         task.restore(share.state)
-        local = task.local_gradients(weights, share.devices[row : row + 1], share.round)
+        one = slice(row, row + 1)
+        own = None if share.control is None else share.control[one]
+        local = task.local_updates(weights, share.devices[one], share.round, own)
         task.end_round()
         gradients[row], losses[row] = local.gradients[0], local.losses[0]
         reports.append(list(task.state().values()))
@@ -102,11 +105,14 @@ class ShardedTask:
         """What the step is measured in."""
         return self._task.step_unit
 
-    def local_gradients(self, weights: Tensor, devices: Devices, round: int) -> LocalGradients:
+    def local_updates(
+        self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
+    ) -> LocalGradients:
         """Have the workers compute, and put the rows together in the order of the devices."""
         state = self.state() if self.extra_bits else {}
         pieces = cut(len(devices), self._workers.size, self._grain)
-        shares = [Share(piece.start, devices[piece], round, state) for piece in pieces]
+        rows = [None if control is None else control[piece].clone() for piece in pieces]
+        shares = [Share(p.start, devices[p], round, state, own) for p, own in zip(pieces, rows)]
         gradients = torch.empty(len(devices), self.size)
         parts = sorted(self._workers.compute(weights, shares, gradients), key=lambda part: part.first)
         self._reported += [report for part in parts for report in part.reports]
@@ -140,7 +146,7 @@ def sharded(shards: int) -> Iterator[Callable[[RunSettings], Task]]:
         >>> from signfade.experiments.config import resolve
         >>> settings = resolve({"data.name": "gaussian", "data.devices": 3, "data.size": 5})
         >>> with sharded(2) as make:
-        ...     local = make(settings).local_gradients(torch.zeros(5), torch.arange(3).numpy(), round=0)
+        ...     local = make(settings).local_updates(torch.zeros(5), torch.arange(3).numpy(), round=0)
         >>> tuple(local.gradients.shape)
         (3, 5)
     """

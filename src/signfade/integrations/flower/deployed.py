@@ -52,7 +52,7 @@ def train_on(message: Message, context: Context, settings: RunSettings, task: Ta
 
     def compute(weights: Tensor, buffers: Buffers, order: Order) -> Local:
         own.restore(buffers)
-        local = own.local_gradients(weights, np.array([device]), order.round)
+        local = own.local_updates(weights, np.array([device]), order.round)
         own.end_round()
         return Local(local.gradients[0], float(local.losses[0]), dict(own.state()))
 

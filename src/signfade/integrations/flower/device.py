@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from signfade.integrations.flower.messages import (
 )
 from signfade.keys import stream_key
 from signfade.server.optimizer import ModelState, make_optimizer
+from signfade.settings import DeviceSettings
+from signfade.simulation.local_training import sum_of_steps
 from signfade.simulation.task import one_thread
 from signfade.state import from_tensors, to_tensors
 
@@ -61,8 +63,10 @@ def reply_with_bits(
     """Answer the server's train message with the signs of a gradient: all that a `ClientApp` needs.
 
     The model takes the server's weights; its gradient is that of the mean loss over the first `batches`
-    batches. torch's generator is seeded by (seed, round, device) meanwhile, so that a loader that shuffles
-    and layers that draw do so anew in each round, and alike when a round is repeated.
+    batches. Where the server's settings ask for local training (`device.local_steps`, `device.epochs`) each
+    step takes the next batch, and the sum of the steps is sent in place of a gradient. torch's generator is
+    seeded by (seed, round, device) meanwhile, so that a loader that shuffles and layers that draw do so anew
+    in each round, and alike when a round is repeated.
 
     Args:
         message: From `OneBitStrategy`.
@@ -70,7 +74,7 @@ def reply_with_bits(
         model: Any module; its weights are overwritten.
         loss: From (model's output, targets) to the mean loss of a batch.
         loader: Batches of (inputs, targets), such as a `torch.utils.data.DataLoader`.
-        batches: How many of them make the gradient; None takes all.
+        batches: How many of them make the gradient; None takes all. Unused in local training.
         examples: Number of samples the device holds, which weighs its loss and, with `method.weights =
             "share"`, its gradient; by default `len(loader.dataset)`, or 1 where the loader does not say.
         device: Number of the device, 0 to K - 1; by default `partition-id` of the node's configuration.
@@ -82,7 +86,10 @@ def reply_with_bits(
         layout.load(model, weights, buffers)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_key(order.seed, "batch", order.round, number) >> 1)
-            gradient, mean_loss = _gradient(model, loss, islice(loader, batches))
+            if order.local.trains:
+                gradient, mean_loss = _local_steps(model, loss, loader, order.local)
+            else:
+                gradient, mean_loss = _gradient(model, loss, islice(loader, batches))
         state = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()}
         return Local(gradient, mean_loss, state)
 
@@ -130,8 +137,9 @@ def _encode(local: Local, layout: Layout, order: Order, device: int, examples: i
     if order.sends == "values":
         return Answer(device, examples, local.loss, gradient=gradient, buffers=local.buffers)
     encoder = Encoder(order.method, layout.segments, order.sends == "signs and scalars", order.exponents)
-    key = stream_key(order.seed, "rotation", order.round)
-    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key))
+    own = device if order.method.rotation == "private" else 0
+    key = np.array([stream_key(order.seed, "rotation", order.round, own)], dtype=np.uint64)
+    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key), key)
     packet = make_packet(encoder, message, 0, device=device, round=order.round)
     means, scales = message.saturated[0].tolist()
     return Answer(device, examples, local.loss, packet, buffers=local.buffers, saturated=(means, scales))
@@ -180,6 +188,28 @@ def _kept(context: Context, round: int) -> dict[str, Tensor]:
 
 def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.asarray(array.numpy()).copy()) for name, array in record.items()}
+
+
+def _local_steps(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    loader: Iterable[tuple[Any, Any]],
+    local: DeviceSettings,
+) -> tuple[Tensor, float]:
+    """Train as the server asks; return the sum of the steps `[M]` and the loss of the first."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    model.train()
+
+    def gradient(batch: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        inputs, targets = (part.to(trained[0].device) if isinstance(part, Tensor) else part for part in batch)
+        value = loss(model(inputs), targets)
+        found = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
+        return value.detach(), found
+
+    passes = chain.from_iterable(repeat(loader, local.epochs or local.local_steps))
+    steps = passes if local.epochs else islice(passes, local.local_steps)
+    first, total = sum_of_steps(trained, gradient, steps, local)
+    return torch.cat([part.reshape(-1).float().cpu() for part in total]), float(first)
 
 
 def _gradient(

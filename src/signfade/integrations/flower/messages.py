@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from signfade.device import Packet
 from signfade.device.scale_range import check_exponents
-from signfade.settings import MethodSettings, ServerSettings
+from signfade.settings import DeviceSettings, MethodSettings, ServerSettings
 from signfade.simulation.task import Task
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
 RECORD, ARRAYS, STEP = "signfade", "arrays", "step"
 Buffers = dict[str, Tensor]
 Shape = tuple[int, ...]
-_VERSION = 3  # of orders
+_VERSION = 4  # of orders
 _MOST_HEADER = 4096  # bytes before the numbers of an array, as NumPy writes it
 
 
@@ -164,7 +164,8 @@ class Start:
     layout: Layout
     weights: Tensor  # [M]
     buffers: Buffers
-    step_unit: float = 1.0  # of `server.learning_rate`: 1, or 1/L where the smoothness L is known
+    # Of `server.learning_rate`: 1/L where the smoothness L is known; None for what local training makes it.
+    step_unit: float | None = None
     model: nn.Module | None = None
 
     @classmethod
@@ -222,6 +223,7 @@ class Order:
     identify: bool = False  # the device only says who it is
     catch_up: CatchUp | None = None  # None where the downlink is in full
     exponents: tuple[int, ...] = ()  # of the range of quantised scales, one per layer; empty at first
+    local: DeviceSettings = field(default_factory=DeviceSettings)  # how long devices train
 
     def record(self) -> ConfigRecord:
         """Return it as the record "signfade"."""
@@ -232,6 +234,7 @@ class Order:
             "identify": self.identify,
             "sends": self.sends,
             "method": self.method.model_dump_json(),
+            "local": self.local.model_dump_json(),
         }
         if self.exponents:
             fields["exponents"] = list(self.exponents)
@@ -268,6 +271,7 @@ class Order:
             fields["identify"],
             catch_up,
             check_exponents(tuple(fields.get("exponents", ()))),
+            DeviceSettings.model_validate_json(fields["local"]),
         )
 
 

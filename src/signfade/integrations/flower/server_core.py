@@ -95,6 +95,13 @@ def _refuse_simulated(settings: RunSettings) -> None:
             if (value := getattr(getattr(settings, section), key)) > 0:
                 why = "must be 0 on real devices: it is simulated only"
                 raise ValueError(f"{section}.{key} {why}; got {value:g}")
+    for wrong, must in (
+        (settings.method.compressor != "auto", 'method.compressor must be "auto"'),
+        (settings.method.bits_per_weight == "analog", "method.bits_per_weight must be a number"),
+        (settings.device.control_variates, "device.control_variates must be false"),
+    ):
+        if wrong:
+            raise ValueError(f"{must} on real devices: others are simulated only")
     if settings.attack.kind != "none":
         raise ValueError(f'attack.kind must be "none" on real devices; got "{settings.attack.kind}"')
 
@@ -185,10 +192,12 @@ class DeployedServer:
         if not most_samples >= 1:
             raise ValueError(f"most_samples must be 1 or more, times the median; got {most_samples}")
         self.settings, self.layout = settings, start.layout
-        self._unit, self._most_samples = start.step_unit, most_samples
+        local = settings.device.learning_rate if settings.device.trains else 1.0
+        self._unit = local if start.step_unit is None else start.step_unit
+        self._most_samples = most_samples
         population = settings.data.devices
         buffer_bits = EXACT_BITS * sum(buffer.numel() for buffer in start.buffers.values())
-        self.core = Server(settings, start.layout.segments, population, start.step_unit, buffer_bits)
+        self.core = Server(settings, start.layout.segments, population, self._unit, buffer_bits)
         memory = self.core.init(start.weights)
         self.state = DeployedState(
             memory, tuple(start.buffers.values()), np.zeros(population, dtype=np.int64)
@@ -305,7 +314,8 @@ class DeployedServer:
         elif self.buffers:
             content[ARRAYS] = to_record(self.buffers)
         sends, exponents = self.core.aggregator.sends, self.encoder.exponents
-        order = Order(self.round, settings.seed, settings.method, sends, False, missed, exponents)
+        method, local = self.encoder.method, settings.device
+        order = Order(self.round, settings.seed, method, sends, False, missed, exponents, local)
         content[RECORD] = order.record()
         return content
 

@@ -106,10 +106,25 @@ def smooth_correlation(
 
     Reference: docs/bfl.md, "Learning the correlation".
     """
+    return smooth_measured(state, *_measure(y, h, sigma2), devices, drift)
+
+
+def smooth_measured(
+    state: CorrelationState,
+    measured: Float64,
+    precision: Float64,
+    devices: Tensor | None = None,
+    drift: float = 2e-3,
+    *,
+    of_bits: bool = True,
+) -> tuple[Tensor, CorrelationState]:
+    """`smooth_correlation` from correlations `[K, K]` that were measured with variances `1/(p_k * p_j)`.
+
+    They are those of bits, which the arcsine law maps to those of gradients, or of the gradients themselves.
+    """
     if not drift >= 0:
         raise ValueError(f"drift must be non-negative; got {drift}")
-    measured, precision = _measure(y, h, sigma2)
-    received = _identities(devices, len(y), len(state.bits))
+    received = _identities(devices, len(measured), len(state.bits))
     # NumPy: on matrices this small a call of torch costs several times one of NumPy.
     bits = state.bits.detach().cpu().numpy().astype(np.float64)
     evidence = state.evidence.detach().cpu().numpy().astype(np.float64)
@@ -120,9 +135,15 @@ def smooth_correlation(
     evidence[pairs] = past + new
     np.fill_diagonal(bits, 0.0)
     np.fill_diagonal(evidence, 0.0)
-    result = _to_correlation(shrink_bits(bits[pairs], _rank_one(evidence[pairs])))
+    result = _to_correlation(shrink_bits(bits[pairs], _rank_one(evidence[pairs])), of_bits=of_bits)
     new_state = (torch.from_numpy(bits).to(state.bits), torch.from_numpy(evidence).to(state.evidence))
     return result, CorrelationState(*new_state)
+
+
+def known_correlation(state: CorrelationState) -> Tensor:
+    """Return what `smooth_measured` of gradients' correlations has learned so far, float64 `[N, N]`."""
+    bits, evidence = state.bits.double().numpy(), state.evidence.double().numpy()
+    return _to_correlation(shrink_bits(bits, _rank_one(evidence)), of_bits=False)
 
 
 def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowRank:
@@ -289,12 +310,14 @@ def _loadings(values: Float64, vectors: Float64, edge: float, precision: Float64
     return vectors / np.sqrt(precision)[:, None] * (signal / (signal + error)), np.sign(values) * true
 
 
-def _to_correlation(bits: Float64, floor: float = 1e-2) -> Tensor:
+def _to_correlation(bits: Float64, floor: float = 1e-2, *, of_bits: bool = True) -> Tensor:
     """Map the bits' correlations to the gradients' and to a valid correlation matrix.
 
     Negative eigenvalues are raised to `floor` and the diagonal is scaled back to one, until both hold.
     """
-    matrix = np.sin((math.pi / 2) * np.clip(bits, -_LARGEST_BIT, _LARGEST_BIT))
+    matrix = np.clip(bits, -_LARGEST_BIT, _LARGEST_BIT)
+    if of_bits:
+        matrix = np.sin((math.pi / 2) * matrix)
     np.fill_diagonal(matrix, 1.0)
     margin = 0.5 * floor * np.eye(len(matrix))
     for _ in range(50):

@@ -84,7 +84,7 @@ def _along(settings: RunSettings, rounds: tuple[int, ...], say: Callable[[str], 
     while experiment.round < max(rounds):
         if experiment.round + 1 in rounds:
             say(f"fig-priors: {settings.data.name}, round {experiment.round + 1} of {max(rounds)}")
-            local = experiment.task.local_gradients(experiment.weights, np.array(USERS), experiment.round)
+            local = experiment.task.local_updates(experiment.weights, np.array(USERS), experiment.round)
             rotated = rotate(local.gradients, stream_key(settings.seed, "rotation", experiment.round))
             for row, user in enumerate(USERS):
                 found[f"{experiment.round + 1},{user}"] = {

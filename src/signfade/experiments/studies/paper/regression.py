@@ -107,7 +107,7 @@ def _bound_run(scale: Scale, *, at_optimum: bool) -> dict[str, Any]:
     everyone = np.arange(task.devices)
     gradient, error = [], []
     while not experiment.done:
-        local = task.local_gradients(experiment.weights, everyone, experiment.round)
+        local = task.local_updates(experiment.weights, everyone, experiment.round)
         energy = float(local.gradients.sum(dim=0).double().square().sum())
         nmse = experiment.advance()["nmse"]
         gradient.append(rounded(energy, 6))
