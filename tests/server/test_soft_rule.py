@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from signfade.device import Encoder, one_bit
-from signfade.device.levels import Amplitudes, level_bits, levels
+from signfade.device.constellation import Amplitudes, level_bits, levels
 from signfade.experiments.config import resolve
 from signfade.server.soft_rule import better_rotation, soft_values
 from signfade.settings import MethodSettings, RunSettings
@@ -147,7 +147,7 @@ def test_an_encoder_of_a_subset_sends_what_it_can_place_again() -> None:
     assert (encoder.coordinates, encoder.sent, encoder.size) == (1024, 102, 102)
     gradients = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
     rotated = encoder.rotate(gradients, KEYS)
-    message, _ = encoder.encode(rotated, KEYS)
+    message, _ = encoder.encode(rotated, rotation_keys=KEYS)
     back = encoder.unrotate(message.bits.signs(), KEYS)
     assert back.shape == (3, 1000)
     again = encoder.rotate(back, KEYS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from signfade.device.levels import clip_level, clipped_power, levels
+from signfade.device.constellation import clip_level, clipped_power, levels
 from signfade.theory.rate import Rotated, explained, harmonics, soft_amplitude
 
 

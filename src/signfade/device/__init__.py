@@ -11,6 +11,7 @@ from signfade.device.bits import (
     sign,
     unpack_signs,
 )
+from signfade.device.constellation import Amplitudes
 from signfade.device.encoder import (
     EXACT_BITS,
     Encoder,
@@ -23,7 +24,6 @@ from signfade.device.encoder import (
     make_packet,
     one_bit,
 )
-from signfade.device.levels import Amplitudes
 from signfade.device.lloyd_max import LloydMaxQuantizer
 from signfade.device.prior import Prior, add_sign_noise, fit_prior, noisy_scale, sign_noise_factor, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from signfade._check import check_finite, check_shape, check_tensor
 from signfade.device.bits import Bits, Packet, unpack_signs
-from signfade.device.levels import Amplitudes, clipped_amplitudes, level_bits
+from signfade.device.constellation import Amplitudes, clipped_amplitudes, level_bits
 from signfade.device.prior import (
     Prior,
     add_sign_noise,
@@ -237,7 +237,7 @@ class Encoder:
         return torch.from_numpy(np.stack([chosen[int(key)] for key in keys]))
 
     def encode(
-        self, rotated: Tensor, rotation_keys: RotationKeys | None = None, keys: Keys | None = None
+        self, rotated: Tensor, keys: Keys | None = None, rotation_keys: RotationKeys | None = None
     ) -> tuple[Message, Priors]:
         """Encode the (rotated) gradients of some devices, `[k, n]`.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from signfade.device.levels import levels
+from signfade.device.constellation import levels
 from signfade.kernels.correlations import pair_sums
 from signfade.server.aggregators import Context
 from signfade.server.joint.correlation import (

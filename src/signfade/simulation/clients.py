@@ -236,7 +236,7 @@ class Clients:
             gradients = gradients + state.feedback[rows]
         rotated = encoder.rotate(gradients, rotation)
         message, priors = encoder.encode(
-            rotated, rotation, lambda purpose: stream_keys(seed, purpose, round, devices)
+            rotated, lambda purpose: stream_keys(seed, purpose, round, devices), rotation
         )
         if method.error_feedback > 0:
             lost = lost_by_bits(rotated, message.bits.packed, message.mean, message.scale, encoder.segments)

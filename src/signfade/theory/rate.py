@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import interpolate, special
 
-from signfade.device.levels import clip_level, clipped_power, levels
+from signfade.device.constellation import clip_level, clipped_power, levels
 from signfade.theory.joint import JointMoments
 from signfade.theory.rules import Array, Numbers, non_negative, real, soft_bit
 

@@ -139,7 +139,7 @@ def _encode(local: Local, layout: Layout, order: Order, device: int, examples: i
     encoder = Encoder(order.method, layout.segments, order.sends == "signs and scalars", order.exponents)
     own = device if order.method.rotation == "private" else 0
     key = np.array([stream_key(order.seed, "rotation", order.round, own)], dtype=np.uint64)
-    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key), key)
+    message, _ = encoder.encode(encoder.rotate(gradient.unsqueeze(0), key), rotation_keys=key)
     packet = make_packet(encoder, message, 0, device=device, round=order.round)
     means, scales = message.saturated[0].tolist()
     return Answer(device, examples, local.loss, packet, buffers=local.buffers, saturated=(means, scales))
