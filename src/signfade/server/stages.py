@@ -18,7 +18,7 @@ from signfade.server.received import Received
 from signfade.server.robust import ScalarState, bound_scalars, initial_scalars
 from signfade.settings import CellSettings
 from signfade.uplink import Link, Radio, Refined, fit_levels, refine_gain, send_coded, sound
-from signfade.uplink.coded_scalars import bits_to_scalars, codeword, scalars_to_bits
+from signfade.uplink.code import bits_to_scalars, codeword, scalars_to_bits
 
 __all__ = ["BoundScalars", "CodedScalars", "FollowScales", "PilotEstimation"]
 
