@@ -69,6 +69,6 @@ def test_wrong_results_and_wrong_places_get_one_sentence(own: str) -> None:
         experiment(f"{own}:nothing").advance()
     with pytest.raises(ValueError, match=r'method\.compressor must be "auto" with sbfl'):
         experiment(f"{own}:noisy", "sbfl")
-    known = r"method\.compressor must be one of auto, or package\.module:function"
+    known = r"method\.compressor must be one of auto, package\.module:function"
     with pytest.raises(ValueError, match=known):
         experiment("zip")
