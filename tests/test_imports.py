@@ -16,7 +16,7 @@ import signfade
 ROOT = Path(signfade.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 SHARED = {"_check", "_text", "keys", "registry", "settings", "state"}  # serve all folders
-LONGEST_CHAIN = 23  # modules; from experiments.studies.catalogue to _text
+LONGEST_CHAIN = 17  # modules; from experiments.comparisons to _text
 EXCEPTIONS = {"experiments.workers.run_pool": {"integrations"}}  # chooses the pool of processes or Ray
 
 

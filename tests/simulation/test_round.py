@@ -124,8 +124,10 @@ def test_signs_and_exact_gradients_go_without_scalars(monkeypatch: pytest.Monkey
 def test_what_a_round_rotates_it_rotates_back(monkeypatch: pytest.MonkeyPatch) -> None:
     last = Round(monkeypatch, rotation="shared")
     keys = [stream_key(SEED, "rotation", t) for t in (0, 1)]
-    assert last.received.rotation_key == keys[0]
-    first, second = (last.encoder.rotate(last.gradients, key)[2] for key in keys)
+    assert (last.received.rotation_keys == keys[0]).all()
+    first, second = (
+        last.encoder.rotate(last.gradients, np.full(len(last.gradients), key, np.uint64))[2] for key in keys
+    )
     assert torch.allclose(last.received.turned_back(first), last.gradients[2], atol=1e-5)
     assert not torch.allclose(last.received.turned_back(second), last.gradients[2], atol=0.1)
 
@@ -133,7 +135,7 @@ def test_what_a_round_rotates_it_rotates_back(monkeypatch: pytest.MonkeyPatch) -
 def test_the_correlation_is_that_of_the_centred_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     last = Round(monkeypatch, rotation="shared", aggregator="bfl")
     assert last.truth.correlation is not None
-    g = last.encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
+    g = last.encoder.rotate(last.gradients, last.received.rotation_keys)
     np.testing.assert_allclose(last.truth.correlation.numpy(), np.corrcoef(g.numpy()), atol=1e-5)
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade._check import check_finite, check_shape
+from signfade._check import check_finite, check_shape, check_tensor
 from signfade.kernels.correlations import least_squares, pair_sums, shrink_common, sweeps
 from signfade.server._sum import check_devices, check_symbols
 from signfade.server.joint.lowrank import LowRank, leading, mapped, valid_low_rank
@@ -188,6 +188,8 @@ def learn_low_rank(y: Tensor, h: Tensor, sigma2: Tensor, rank: int = 16) -> LowR
 
 def _unit_power(h: Tensor, sigma2: Tensor) -> tuple[Float64, Float64]:
     """Return what scales y to unit power and positive gain, and `|h|/sqrt(E[y**2])`; both `[K]`."""
+    for name, value in (("h", h), ("sigma2", sigma2)):
+        check_tensor(name, value)
     gain = h.detach().cpu().double().numpy()
     root = np.maximum(np.sqrt(gain**2 + sigma2.detach().cpu().double().numpy()), 1e-150)
     return np.sign(gain) / root, np.maximum(np.abs(gain) / root, _LEAST_GAIN)
