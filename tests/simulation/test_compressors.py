@@ -77,10 +77,8 @@ def test_wrong_results_and_wrong_places_get_one_sentence(own: str) -> None:
         experiment(f"{own}:nothing").advance()
     with pytest.raises(ValueError, match=r'method\.compressor must be "auto" with sbfl'):
         experiment(f"{own}:noisy", "sbfl")
-<<<<<<< HEAD
-    known = "method.compressor must be one of auto, qsgd, topk, ef-sign, drive, eden, or package.module"
-=======
-    known = r"method\.compressor must be one of auto, package\.module:function"
->>>>>>> main
+    known = (
+        r"method\.compressor must be one of auto, qsgd, topk, ef-sign, drive, eden, package\.module:function"
+    )
     with pytest.raises(ValueError, match=known):
         experiment("zip")
