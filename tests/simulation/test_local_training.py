@@ -13,6 +13,7 @@ from signfade.simulation import Experiment
 from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.local_training import batches
 from signfade.simulation.models import build_model
+from signfade.simulation.run import make_task as make_experiment_task
 
 DEVICES = np.arange(3)
 
@@ -165,3 +166,43 @@ def _settings(**changes: object):
 def test_refuses(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         _settings(**changes)
+
+
+def test_regression_trains_locally_as_by_hand() -> None:
+    settings = _settings(
+        data__name="regression",
+        data__devices=3,
+        data__size=20,
+        data__batch=None,
+        device__local_steps=4,
+        device__learning_rate=0.5,
+        device__proximal=0.1,
+    )
+    task = make_experiment_task(settings)
+    weights = task.initial_weights()
+    rate = 0.5 * 3 / task.data.smoothness
+    assert task.step_unit == pytest.approx(rate)
+    found = task.local_updates(weights, DEVICES, 0).gradients
+    for device in DEVICES:
+        x, z = (part[0] for part in task.data.chunk(DEVICES[device : device + 1], threads=1))
+        own = weights.clone()
+        for _ in range(4):
+            own = own - rate * (2 * x.T @ (x @ own - z) + 0.1 * (own - weights))
+        expected = (weights - own) / rate
+        assert (found[device] - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_a_mean_does_not_depend_on_the_number_of_devices_and_a_sum_does() -> None:
+    """Every device with the same gradient: twice as many devices move the model as far, or twice as far."""
+    moved = {}
+    for weights in ("mean", "sum"):
+        for devices in (4, 8):
+            experiment = Experiment(
+                _settings(method__weights=weights, data__devices=devices, data__batch=None, rounds=1)
+            )
+            before = experiment.weights.clone()
+            experiment.advance()
+            moved[weights, devices] = float((experiment.weights - before).norm())
+    assert moved["mean", 8] == pytest.approx(moved["mean", 4], rel=0.2)
+    assert moved["sum", 4] == pytest.approx(4 * moved["mean", 4], rel=1e-5)
+    assert moved["sum", 8] == pytest.approx(8 * moved["mean", 8], rel=1e-5)

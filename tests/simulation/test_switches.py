@@ -39,6 +39,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "empirical": {"method.prior": "empirical"},
     "downlink": {"server.downlink": "sign"},
     "participation": {"data.participation": 0.5},
+    "private": {"method.rotation": "private"},
+    "auto": {"method.rotation": "auto"},
+    "subset": {"method.rotation": "shared", "method.bits_per_weight": 0.2},
+    "private subset": {"method.rotation": "private", "method.bits_per_weight": 0.2},
+    "levels": {"method.rotation": "shared", "method.bits_per_weight": 3},
+    "amplitudes": {"method.rotation": "private", "method.bits_per_weight": "analog"},
 }
 RULES: dict[str, dict[str, Any]] = {
     "sbfl": {},
@@ -72,6 +78,15 @@ REFUSED = {
     ("air", "reliability"): "defence.reliability must be false with cell.access",
     ("perfect", "limited"): "availability.limited must be 0 over perfect links",
 }
+_DIALLED = ("private", "auto", "subset", "private subset", "levels", "amplitudes")
+for _dial in _DIALLED:
+    for _name, _key in (("feedback", "error_feedback"), ("sign-noise", "sign_noise"), ("flip", "flip")):
+        REFUSED[_name, _dial] = f"method.{_key} must be 0 with private rotations or bits_per_weight"
+    if _dial != "subset":
+        REFUSED["reliability", _dial] = "defence.reliability must be false with private rotations"
+    if _dial in ("levels", "amplitudes"):
+        for _name in ("flippers", "inflators", "colluders"):
+            REFUSED[_name, _dial] = "attack.kind must be none with private rotations or more than one bit"
 TINY = {"rounds": 5, "data.name": "gaussian", "data.size": 60, "data.devices": 6, "threads": 1}
 
 
@@ -110,6 +125,8 @@ def test_every_two_switches_work_or_are_refused(rule: str, first: str) -> None:
             continue
         said = refusal({**one[0], **one[1], **RULES[rule]})
         reasons = expected(rule, first, second)
+        if rule == "signsgd" and second in _DIALLED and second != "subset":
+            reasons = {"method.aggregator must be one of sbfl, bfl with private rotations", *reasons}
         if said is None:
             assert not reasons, (first, second)
         elif not any(said.startswith(reason) for reason in reasons):
@@ -127,6 +144,9 @@ def test_every_two_switches_work_or_are_refused(rule: str, first: str) -> None:
         ("reliability", "bound", "inflators", "pilot", "coded", "rotation"),
         ("feedback", "bits", "layers", "downlink"),
         ("reliability", "flippers", "best"),
+        ("private subset", "bits", "late", "bound", "best"),
+        ("auto", "participation", "best"),
+        ("amplitudes", "dropout", "best"),
     ],
 )
 def test_stopping_anywhere_changes_nothing(names: tuple[str, ...]) -> None:

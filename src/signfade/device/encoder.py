@@ -224,17 +224,17 @@ class Encoder:
             x = full.scatter_(1, self._subsets(keys), x)
         return unrotate(x, keys, sum(self.layers))
 
+    def select(self, rotated: Tensor, keys: RotationKeys) -> Tensor:
+        """Return the coordinates that are sent, `[k, n]` to `[k, sent]`."""
+        return rotated if self.sent == self.coordinates else torch.gather(rotated, 1, self._subsets(keys))
+
     def _subsets(self, keys: RotationKeys) -> Tensor:
         """Which coordinates each device sends, ascending, `[k, sent]`; devices of one key send the same."""
-        chosen = {
-            int(key): np.sort(
-                np.random.Generator(np.random.Philox(key=int(key) ^ _SUBSET)).choice(
-                    self.coordinates, self.sent, replace=False, shuffle=False
-                )
-            )
-            for key in np.unique(keys)
-        }
-        return torch.from_numpy(np.stack([chosen[int(key)] for key in keys]))
+        chosen: dict[int, NDArray[np.int64]] = {}
+        for key in np.unique(keys).tolist():
+            draw = np.random.Generator(np.random.Philox(key=key ^ _SUBSET))
+            chosen[key] = np.sort(draw.choice(self.coordinates, self.sent, replace=False, shuffle=False))
+        return torch.from_numpy(np.stack([chosen[key] for key in keys.tolist()]))
 
     def encode(
         self, rotated: Tensor, keys: Keys | None = None, rotation_keys: RotationKeys | None = None
@@ -262,7 +262,7 @@ class Encoder:
         if self.sent < self.coordinates:
             if rotation_keys is None:
                 raise ValueError("rotation_keys must be given below one bit per weight: they name the subset")
-            rotated = torch.gather(rotated, 1, self._subsets(rotation_keys))
+            rotated = self.select(rotated, rotation_keys)
         bits = self._take_bits(rotated, prior, scale, keys)
         return Message(bits, prior.mean, scale, saturated), Priors(true_mean, prior.std, true_scale)
 

@@ -133,7 +133,7 @@ class Reliability:
     def _turned(self, way: Tensor, round: int) -> Tensor:
         """Return a way of the model as that round's devices see it: rotated as they were."""
         key = np.array([stream_key(self._seed, "rotation", round)], dtype=np.uint64)
-        return self._encoder.rotate(way.unsqueeze(0), key).squeeze(0)
+        return self._encoder.select(self._encoder.rotate(way.unsqueeze(0), key), key).squeeze(0)
 
     def _products(self, past: _Past, direction: Tensor) -> Tensor:
         """Return the inner products of the detected bits with a direction, layer by layer, `[k, S]`."""

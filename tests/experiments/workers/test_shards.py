@@ -79,8 +79,15 @@ def test_shares_cover_all_in_order_and_are_cut_at_the_grain(count: int, parts: i
         {"data__name": "regression", "data__devices": 40, "data__size": 333, "data__samples": 3},
         {"data__name": "gaussian", "data__devices": 9, "method__aggregator": "signsgd"},
         {"data__name": "regression", "data__devices": 20, "data__size": 50, "method__side_bits": 4},
+        {
+            "model__name": "mlp",
+            "data__devices": 7,
+            "device__local_steps": 3,
+            "device__control_variates": True,
+        },
+        {"data__name": "regression", "data__devices": 40, "data__size": 30, "device__local_steps": 3},
     ],
-    ids=["mlp", "cnn", "batch-norm", "regression", "few-samples", "gaussian", "quantised"],
+    ids=["mlp", "cnn", "batch-norm", "regression", "few-samples", "gaussian", "quantised", "local", "steps"],
 )
 @pytest.mark.parametrize("chunk", [1 << 24, 5000])
 def test_sharded_is_unsharded_to_the_last_byte(

@@ -49,6 +49,16 @@ CASES: dict[str, dict[str, Any]] = {
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
     "sign downlink": {"server.downlink": "sign", "server.learning_rate": 1e-3},
     "sign downlink, adam": {"server.downlink": "sign", "server.optimizer": "adam", "server.momentum": 0.0},
+    "local steps": RADIO | {"device.local_steps": 3, "device.momentum": 0.5},
+    "epochs, private subsets": RADIO
+    | {
+        "device.epochs": 1,
+        "method.rotation": "private",
+        "method.bits_per_weight": 0.2,
+        "method.side_bits": 4,
+    },
+    "auto, two bits": RADIO
+    | {"method.preset": "best", "method.rotation": "auto", "method.bits_per_weight": 2},
     "some devices": {"data.participation": 0.4, "rounds": 6},
     "some devices, sign downlink": {"data.participation": 0.4, "rounds": 6, "server.downlink": "sign"},
 }
