@@ -15,6 +15,7 @@ from signfade._text import has_controls, printable
 __all__ = [
     "DEFAULT_PRESET",
     "PRESETS",
+    "PRESET_TRAINING",
     "AttackSettings",
     "AvailabilitySettings",
     "CellSettings",
@@ -205,8 +206,8 @@ class MethodSettings(_Section):
 
     preset: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None,
-        description="paper (as published), corrected, rotated-sbfl, or best; best if no aggregator is named "
-        "either; keys you set yourself win over it",
+        description="paper (as published), corrected, rotated-sbfl, best, or low-rate (a hundredth of a bit "
+        "per weight, 30 local steps); best if no aggregator is named either; keys you set yourself win",
     )
     aggregator: str = Field(
         "sbfl", description="one of these, or your own rule as package.module:function or file.py:function"
@@ -326,6 +327,21 @@ PRESETS: dict[str, dict[str, Any]] = {
     "corrected": {"aggregator": "sbfl", "form": "corrected", "weights": "sum"},
     "rotated-sbfl": {"aggregator": "sbfl", "rotation": "shared"},
     "best": {"aggregator": "bfl", "rotation": "shared", "joint": "soft", "debias": True},
+    "low-rate": {
+        "aggregator": "bfl",
+        "rotation": "private",
+        "joint": "soft",
+        "debias": True,
+        "bits_per_weight": 0.01,
+        "side_bits": 4,
+    },
+}
+# What some presets say besides: few bits call for long local training and small steps of the server.
+PRESET_TRAINING: dict[str, dict[str, dict[str, Any]]] = {
+    "low-rate": {
+        "device": {"local_steps": 30, "learning_rate": 0.1},
+        "server": {"learning_rate": 0.15, "momentum": 0.5},
+    }
 }
 # What a run does that names neither a preset nor an aggregator.
 DEFAULT_PRESET = "best"
@@ -488,11 +504,17 @@ class RunSettings(_Section):
     @model_validator(mode="before")
     @classmethod
     def _recommend(cls, values: Any) -> Any:
-        """Take the recommended preset where neither a preset nor an aggregator is named."""
+        """Take the recommended preset where no method is named, and what a preset says of training."""
         method = values.get("method", {}) if isinstance(values, dict) else None
         if isinstance(method, dict) and not {"preset", "aggregator"} & method.keys():
-            return {**values, "method": {"preset": DEFAULT_PRESET, **method}}
-        return values
+            method = {"preset": DEFAULT_PRESET, **method}
+        if not isinstance(method, dict):
+            return values
+        filled = {**values, "method": method} if method else values
+        for section, training in PRESET_TRAINING.get(str(method.get("preset")), {}).items():
+            if isinstance(given := filled.get(section, {}), dict):
+                filled = {**filled, section: {**training, **given}}
+        return filled
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSettings:

@@ -159,7 +159,10 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("cell.snr_db = [1, 2]", "cell.snr_db must have one entry for each of the 20 devices; got 2"),
         ("data.name = 'cifar'", "data.name must be one of digits, mnist"),
         ("data.name = 'idx'", "data.folder must name the folder"),
-        ("method.preset = 'x'", "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'x'"),
+        (
+            "method.preset = 'x'",
+            "method.preset must be one of paper, corrected, rotated-sbfl, best, low-rate; got 'x'",
+        ),
         ("method.aggregator = 'vote'", "method.aggregator must be one of ideal, sbfl"),
         (
             "method.scale_low = 2.0",

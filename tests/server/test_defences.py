@@ -46,7 +46,10 @@ class Bowl(GaussianTask):
 
 def run(task: GaussianTask, rounds: int, **options: Any) -> Experiment:
     experiment = Experiment(
-        settings(rounds=rounds, data__devices=20, server__learning_rate=0.02, **options), task=task
+        settings(
+            rounds=rounds, data__devices=20, server__learning_rate=0.02, method__weights="sum", **options
+        ),
+        task=task,
     )
     while not experiment.done:
         experiment.advance()
@@ -67,6 +70,7 @@ def trust(experiment: Experiment) -> torch.Tensor:
         {
             "method__aggregator": "signsgd",
             "server__learning_rate": 0.05,
+            "method__weights": "sum",
             "rounds": 200,
         },  # bits without scales tell less
         {"method__aggregator": "blmmse", "cell__csi": "pilot"},
@@ -75,7 +79,12 @@ def trust(experiment: Experiment) -> torch.Tensor:
 def test_flippers_are_found_whatever_the_data(spread: float, method: dict[str, Any]) -> None:
     """Their gradients turn against the way of the model, whether devices share a minimum or hardly do."""
     attack = {"attack__kind": "sign-flip", "attack__fraction": 0.3, "defence__reliability": True}
-    usual = {"rounds": 60 if spread > 1 else 40, "data__devices": 20, "server__learning_rate": 0.02}
+    usual = {
+        "rounds": 60 if spread > 1 else 40,
+        "data__devices": 20,
+        "server__learning_rate": 0.02,
+        "method__weights": "sum",
+    }
     experiment = Experiment(
         settings(**{**usual, **attack, **method}), task=Bowl(20, 3000 if spread > 1 else 1000, spread)
     )
@@ -163,7 +172,12 @@ def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> No
     """Honest devices with different classes disagree; forty rounds of digits tell who attacks."""
     example = Path(__file__).parents[2] / "examples" / "digits.toml"
     attack = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
-    method = ["method.preset=rotated-sbfl", "server.learning_rate=3e-2", "server.momentum=0.0"]
+    method = [
+        "method.preset=rotated-sbfl",
+        "method.weights=sum",
+        "server.learning_rate=3e-2",
+        "server.momentum=0.0",
+    ]
     experiment = Experiment(load(example, [*method, *attack, f"seed={seed}", "rounds=1000"]))
     for _ in range(40):
         experiment.advance()
@@ -178,7 +192,7 @@ DIGITS = ["rounds=100", "model.name=mlp", "server.learning_rate=0.2", "server.sc
 
 def digits(rounds: int, *words: str, seed: int = 0) -> Experiment:
     """Some rounds of the setting of docs/attacks.md."""
-    rotated = ["method.aggregator=sbfl", "method.rotation=shared"]
+    rotated = ["method.aggregator=sbfl", "method.rotation=shared", "method.weights=sum"]
     experiment = Experiment(load(None, [*rotated, *DIGITS, f"seed={seed}", *words]))
     for _ in range(rounds):
         experiment.advance()

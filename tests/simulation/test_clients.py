@@ -50,7 +50,9 @@ def test_a_part_can_be_kept() -> None:
         clients = Clients(options, GaussianTask(2, 30, 0))
         state = clients.init()
         update = Update(np.arange(2), g, torch.zeros(2))
-        clients.encode(state, update, Encoder(options.method, (30,)), rotation_key=0, round=0)
+        clients.encode(
+            state, update, Encoder(options.method, (30,)), rotation=np.zeros(2, np.uint64), round=0
+        )
         kept.append(state.feedback)
     assert torch.allclose(kept[1], kept[0] / 2)
     assert kept[0].abs().sum() > 0

@@ -22,7 +22,7 @@ from signfade.experiments.workers import run_pool
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.registry import is_import_path, load_function
 from signfade.server import AGGREGATORS
-from signfade.settings import PRESETS, RunSettings
+from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
 
 __all__ = ["CompareResult", "compare", "method_settings", "plan", "unused_settings"]
 
@@ -40,9 +40,11 @@ class CompareResult:
 def _without_preset(settings: RunSettings) -> dict[str, Any]:
     """The settings as tables, with what their preset decided left open again."""
     tree = settings.model_dump(exclude={"variants"})
-    decided = PRESETS.get(settings.method.preset or "", {})
-    kept = {key: value for key, value in tree["method"].items() if decided.get(key, ...) != value}
-    return tree | {"method": kept | {"preset": None}}
+    preset = settings.method.preset or ""
+    for section, decided in {"method": PRESETS.get(preset, {}), **PRESET_TRAINING.get(preset, {})}.items():
+        tree[section] = {key: v for key, v in tree[section].items() if decided.get(key, ...) != v}
+    tree["method"]["preset"] = None
+    return tree
 
 
 def method_settings(settings: RunSettings, name: str) -> RunSettings:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from signfade.server import AGGREGATORS
-from signfade.settings import PRESETS, RunSettings
+from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
 
 __all__ = [
     "RENAMED",
@@ -75,7 +75,7 @@ def known_keys() -> dict[str, FieldInfo]:
 
     Example:
         >>> list(known_keys())[:3], known_keys()["server.learning_rate"].default
-        (['name', 'label', 'seed'], 0.03)
+        (['name', 'label', 'seed'], 0.6)
     """
     keys: dict[str, FieldInfo] = {}
     for name, field in RunSettings.model_fields.items():
@@ -111,7 +111,7 @@ def _check_key(key: str, where: str = "") -> None:
     # A right last part in the wrong section is nearer than any spelling.
     last = key.rsplit(".", 1)[-1]
     same_last = [name for name in known if name.rsplit(".", 1)[-1] == last]
-    near = same_last or difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    near = difflib.get_close_matches(key, same_last or known, n=1, cutoff=0.0)
     raise ConfigError(f"{where}unknown key {key!r}; the nearest known one is {near[0]!r}")
 
 
@@ -135,9 +135,13 @@ def overlay(tree: Mapping[str, Any], layer: Mapping[str, Any], where: str = "") 
     flat = flatten(layer)
     known = known_keys()
     preset = flat.get("method.preset")
-    if isinstance(preset, str) and isinstance(result.get("method"), dict):
-        for decided in PRESETS.get(preset, {}):
-            result["method"].pop(decided, None)
+    if isinstance(preset, str):
+        for section, decided in {
+            "method": PRESETS.get(preset, {}),
+            **PRESET_TRAINING.get(preset, {}),
+        }.items():
+            if isinstance(table := result.get(section), dict):
+                result[section] = {key: value for key, value in table.items() if key not in decided}
     if flat.get("cell.snr_db", "none") != "none" and isinstance(result.get("cell"), dict):
         result["cell"].pop("perfect", None)  # links with an SNR are not perfect any more
     for key, value in flat.items():

@@ -185,7 +185,7 @@ class Clients:
         return max(1, _CHUNK_NUMBERS // self._task.size)
 
     def train(
-        self, state: ClientsState, present: Present, model: Tensor, round: int, control: Tensor
+        self, state: ClientsState, present: Present, model: Tensor, round: int, control: Tensor | None = None
     ) -> Iterator[Update]:
         """Let the devices train from `model`, a chunk at a time: memory stays flat.
 
@@ -194,7 +194,7 @@ class Clients:
         for start in range(0, len(present.devices), self.chunk):
             rows = slice(start, start + self.chunk)
             some = Present(present.devices[rows], present.began[rows])
-            if not len(control):
+            if control is None or not len(control):
                 yield self._train(state, some, model, round)
                 continue
             who = torch.from_numpy(some.devices)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from signfade.experiments.studies.attacks import ATTACKS
 from signfade.experiments.studies.devices import DEVICES
+from signfade.experiments.studies.dial import DIAL
 from signfade.experiments.studies.joint_errors import JOINT_LADDER, JOINT_ROTATED
 from signfade.experiments.studies.joint_training import JOINT_TRAINING
 from signfade.experiments.studies.paper.claims import CLAIMS
@@ -26,7 +27,7 @@ _MORE = (FIG_QUANTISATION, TABLE_ACCURACY, FIG_DOWNLINK, FIG_SNR, FIG_MSE, FIG_C
 _JOINT = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
 PAPER = Study("paper", "The paper's experiments, ours beside the paper's", "results", _PAPER + _MORE, opening)
 JOINT = Study("joint", "The joint posterior", "joint", _JOINT, host="bfl.md")
-STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS)
+STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS, DIAL)
 
 
 def parts_by_name() -> dict[str, Part]:

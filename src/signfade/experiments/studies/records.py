@@ -143,7 +143,7 @@ def run_name(settings: RunSettings) -> str:
     """Return the name of a run's folder: words for people and a key of all that decides its numbers.
 
     >>> from signfade.experiments.config import load
-    >>> run = ["label=SBFL, Gaussian", "data.name=regression", "method.aggregator=sbfl"]
+    >>> run = ["label=SBFL, Gaussian", "data.name=regression", "method.aggregator=sbfl", "method.weights=sum"]
     >>> run_name(load(None, [*run, "server.learning_rate=1e-2", "server.momentum=0.9"]))
     'regression-SBFL-Gaussian-0.01-0.9-full-180kHz-r200-s0-333c3b740e'
     """
