@@ -294,10 +294,11 @@ def _check_floats(name: str, packed: NDArray[np.uint8], signed: bool = True) -> 
 def _cut(data: bytes, start: int, count: int) -> NDArray[np.uint8]:
     """Return `count` bits from bit `start` on, packed anew; nothing is copied where bytes begin and end."""
     first, shift = divmod(start, 8)
-    found = np.frombuffer(data, dtype=np.uint8)[first : -(-(start + count) // 8)]
+    found: NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)[first : -(-(start + count) // 8)]
     if shift:
-        found = np.append(found, np.uint8(0))
-        found = ((found[:-1] << shift) | (found[1:] >> (8 - shift)))[: -(-count // 8)]
+        after = np.append(found[1:], np.uint8(0))
+        found = np.left_shift(found, shift, dtype=np.uint8) | np.right_shift(after, 8 - shift, dtype=np.uint8)
+        found = found[: -(-count // 8)]
     if count % 8:
         found = found.copy()
         found[-1] &= 0xFF << (-count % 8) & 0xFF
