@@ -85,6 +85,14 @@ def test_ones_and_shifted_means() -> None:
     assert torch.allclose((sent.mean - honest.mean)[who], 2 * honest.scale[who])
 
 
+@pytest.mark.parametrize("side_bits", [None, 4])
+def test_no_mean_is_shifted_where_packets_have_none(side_bits: int | None) -> None:
+    method = {"rotation": "private", "side_bits": side_bits}
+    honest, sent, _ = attacked(kind="mean-shift", strength=10.0, method=method)
+    assert not sent.mean.any()
+    assert torch.equal(sent.scale, honest.scale)
+
+
 def test_colluders_vanish_and_every_sixth_inflates() -> None:
     honest, sent, who = attacked_by_six(kind="scale-collusion", strength=1000.0)
     assert torch.equal(sent.scale[who[:5]], torch.full((5, 1), 1e-38))

@@ -297,7 +297,7 @@ def _cut(data: bytes, start: int, count: int) -> NDArray[np.uint8]:
     found: NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)[first : -(-(start + count) // 8)]
     if shift:
         after = np.append(found[1:], np.uint8(0))
-        found = np.left_shift(found, shift, dtype=np.uint8) | np.right_shift(after, 8 - shift, dtype=np.uint8)
+        found = (found << np.uint8(shift)) | (after >> np.uint8(8 - shift))
         found = found[: -(-count // 8)]
     if count % 8:
         found = found.copy()

@@ -121,12 +121,12 @@ BAD: dict[str, tuple[Callable[[Node], Node], str, str]] = {
     "garbage": (
         packet(lambda data: bytes(range(256))),
         "refused",
-        "its packet is damaged: a packet of 650 signs",
+        "damaged: a packet of 650 signs",
     ),
     "nothing": (
         packet(lambda data: b""),
         "refused",
-        "a packet of 650 signs and 64 bits of scalars has 100 bytes; got 0",
+        "and 64 bits of scalars has 100 bytes; got 0",
     ),
     "cut": (packet(lambda data: data[:-1]), "refused", "has 100 bytes; got 99"),
     "one bit": (packet(lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:]), "refused", "CRC-32"),
