@@ -87,8 +87,10 @@ def test_ones_and_shifted_means() -> None:
 
 @pytest.mark.parametrize("side_bits", [None, 4])
 def test_no_mean_is_shifted_where_packets_have_none(side_bits: int | None) -> None:
-    method = {"rotation": "private", "side_bits": side_bits}
-    honest, sent, _ = attacked(kind="mean-shift", strength=10.0, method=method)
+    encoder = Encoder(MethodSettings(rotation="private", side_bits=side_bits), (64,))
+    honest, _ = encoder.encode(torch.randn(10, 64, generator=torch.Generator().manual_seed(0)))
+    attackers = Attackers(AttackSettings(kind="mean-shift", fraction=0.3, strength=10.0), 10, seed=5)
+    sent = attackers.change(honest, encoder, DEVICES, 4)
     assert not sent.mean.any()
     assert torch.equal(sent.scale, honest.scale)
 
