@@ -85,7 +85,7 @@ class DataSettings(_Section):
         "into K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
     )
     concentration: float = Field(0.5, gt=0, description="of the Dirichlet split; smaller is more uneven")
-    devices: int = Field(20, ge=1, description="number of devices K")
+    devices: int = Field(20, ge=1, le=2**24, description="number of devices K, as far as a packet counts")
     batch: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         32, ge=1, description='samples per device and gradient, at most all it has; "none" takes all'
     )

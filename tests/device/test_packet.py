@@ -25,86 +25,96 @@ from signfade.device import (
     spread,
 )
 
-HEADER = 27  # bytes before the sections
+HEADER = 6  # bytes before the scalars
 
 
-def with_crc(body: bytes) -> bytes:
-    return body + struct.pack(">I", zlib.crc32(body))
+def agreed(packet: Packet) -> dict[str, int]:
+    """What a server knows of a packet beforehand."""
+    return {name: getattr(packet, name) for name in ("size", "layers", "mean_bits", "scale_bits")}
 
 
-def reseal(data: bytes) -> bytes:
+def with_crc(body: bytes, size: int, layers: int, mean_bits: int, scale_bits: int) -> bytes:
+    """Append the CRC-32 of the numbers that are agreed upon, and of what is sent."""
+    return body + struct.pack(
+        ">I", zlib.crc32(struct.pack(">QIBB", size, layers, mean_bits, scale_bits) + body)
+    )
+
+
+def reseal(data: bytes, known: dict[str, int]) -> bytes:
     """Put a correct CRC on a packet that was changed."""
-    return with_crc(data[:-4])
+    return with_crc(data[:-4], **known)
 
 
-def bit_string(values: list[int], width: int) -> bytes:
+def bit_string(fields: list[tuple[list[int], int]]) -> bytes:
     """The naive twin of the packing: a string of binary digits, cut into bytes."""
-    digits = "".join(format(value, f"0{width}b") for value in values)
+    digits = "".join(format(value, f"0{width}b") for values, width in fields for value in values)
     digits += "0" * (-len(digits) % 8)
     return bytes(int(digits[i : i + 8], 2) for i in range(0, len(digits), 8))
+
+
+WIDTHS = st.sampled_from([*range(1, 17), 32])
 
 
 @st.composite
 def messages(draw):
     """Arguments of `Packet.make` as plain lists."""
     size, layers = draw(st.integers(0, 70)), draw(st.integers(0, 9))
-    mean_bits, scale_bits = draw(st.integers(0, 16)), draw(st.integers(0, 16))
+    mean_bits, scale_bits = draw(st.just(0) | WIDTHS), draw(WIDTHS)
 
     def scalars(bits, floats):
+        count = layers if bits else 0
         codes = st.integers(0, 2**bits - 1)
-        return draw(st.lists(codes if bits else floats, min_size=layers, max_size=layers))
+        return draw(st.lists(floats if bits == 32 else codes, min_size=count, max_size=count))
 
     return {
         "signs": draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=size, max_size=size)),
         "mean": scalars(mean_bits, st.floats(width=32, allow_nan=False, allow_infinity=False)),
         "scale": scalars(scale_bits, st.floats(0, width=32, allow_nan=False, allow_infinity=False)),
-        "device": draw(st.integers(0, 2**32 - 1)),
-        "round": draw(st.integers(0, 2**32 - 1)),
+        "device": draw(st.integers(0, 2**24 - 1)),
+        "round": draw(st.integers(0, 2**16 - 1)),
         "mean_bits": mean_bits,
         "scale_bits": scale_bits,
     }
 
 
 def make(message) -> Packet:
-    tensors = {
-        "signs": torch.tensor(message["signs"]),
-        "mean": torch.tensor(message["mean"], dtype=torch.int64 if message["mean_bits"] else torch.float32),
-        "scale": torch.tensor(
-            message["scale"], dtype=torch.int64 if message["scale_bits"] else torch.float32
-        ),
-    }
+    def tensor(name):
+        return torch.tensor(
+            message[name], dtype=torch.float32 if message[f"{name}_bits"] == 32 else torch.int64
+        )
+
+    tensors = {"signs": torch.tensor(message["signs"]), "mean": tensor("mean"), "scale": tensor("scale")}
     return Packet.make(**{**message, **tensors})
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=300)
 @given(message=messages())
 def test_round_trip_accounting_and_layout(message):
     packet = make(message)
     data = packet.to_bytes()
-    back = Packet.from_bytes(data)
+    back = Packet.from_bytes(data, **agreed(packet))
     assert back == packet
     assert hash(back) == hash(packet)
     assert (back.device, back.round) == (message["device"], message["round"])
     for name in ("signs", "mean", "scale"):
         assert getattr(back, name).tolist() == message[name]
 
-    size, layers = len(message["signs"]), len(message["mean"])
-    mean_width, scale_width = message["mean_bits"] or 32, message["scale_bits"] or 32
-    overhead = packet_overhead(size, layers, packet.mean_bits, packet.scale_bits)
-    assert overhead + size + layers * (mean_width + scale_width) == 8 * len(data)
-    filling = -size % 8 + -(layers * mean_width) % 8 + -(layers * scale_width) % 8
-    assert overhead == 8 * (HEADER + 4) + filling
+    size, layers = len(message["signs"]), len(message["scale"])
+    mean_bits, scale_bits = message["mean_bits"], message["scale_bits"]
+    bits = size + layers * (mean_bits + scale_bits)
+    overhead = packet_overhead(size, layers, mean_bits, scale_bits)
+    assert overhead + bits == 8 * len(data)
+    assert overhead == 80 + -bits % 8
 
-    def section(values, bits):
-        raw = values if bits else [struct.unpack(">I", struct.pack(">f", value))[0] for value in values]
-        return bit_string(raw, bits or 32)
+    def raw(name):
+        values, width = message[name], message[f"{name}_bits"]
+        if width == 32:
+            values = [struct.unpack(">I", struct.pack(">f", value))[0] for value in values]
+        return values, width
 
-    expected = b"SFPK" + struct.pack(">BBB", 1, message["mean_bits"], message["scale_bits"])
-    expected += struct.pack(">IIQI", message["device"], message["round"], size, layers)
-    expected += section(message["mean"], message["mean_bits"])
-    expected += section(message["scale"], message["scale_bits"])
-    expected += bit_string([int(s > 0) for s in message["signs"]], 1)
-    assert data == with_crc(expected)
+    expected = bytes([2]) + message["device"].to_bytes(3, "big") + message["round"].to_bytes(2, "big")
+    expected += bit_string([raw("mean"), raw("scale"), ([int(s > 0) for s in message["signs"]], 1)])
+    assert data == with_crc(expected, size, layers, mean_bits, scale_bits)
 
 
 def test_the_format_is_pinned():
@@ -114,12 +124,18 @@ def test_the_format_is_pinned():
         torch.tensor([1.5, 0.0]),
         device=7,
         round=258,
-        mean_bits=3,
+        mean_bits=4,
     )
-    header = "5346504b 01 03 00 00000007 00000102 0000000000000004 00000002"
-    body = bytes.fromhex(header + "a8 3fc00000 00000000 b0")
-    assert packet.to_bytes()[:-4] == body
-    assert packet.to_bytes() == with_crc(body)
+    assert packet.to_bytes().hex(" ", 2) == "0200 0007 0102 523f c000 0000 0000 00b0 9553 0773"
+
+
+def test_a_packet_without_means_has_a_scale_and_signs():
+    packet = Packet.make(
+        torch.tensor([1.0, -1.0, 1.0]), torch.zeros(0), torch.tensor([9]), mean_bits=0, scale_bits=4
+    )
+    assert packet.body == bytes([0b1001_1010])
+    back = Packet.from_bytes(packet.to_bytes(), size=3, layers=1, mean_bits=0, scale_bits=4)
+    assert (back.mean.tolist(), back.scale.tolist(), back.signs.tolist()) == ([], [9], [1.0, -1.0, 1.0])
 
 
 def test_a_device_and_a_server_agree_through_a_packet():
@@ -133,9 +149,9 @@ def test_a_device_and_a_server_agree_through_a_packet():
     scale_codes = scale_quantizer.encode(fit_prior(g, segments=segments, mean=sent).scale)
     signs = one_bit(g, sent, segments).signs()
     packet = Packet.make(signs[0], mean_codes[0], scale_codes[0], mean_bits=6, scale_bits=4)
-    assert (len(packet.mean_bytes), len(packet.scale_bytes)) == (2, 1)  # 2*6 and 2*4 bits
+    assert len(packet.body) == 69  # 2*6, 2*4 and 530 bits, and two to fill up
 
-    heard = Packet.from_bytes(packet.to_bytes())
+    heard = Packet.from_bytes(packet.to_bytes(), size=530, layers=2, mean_bits=6, scale_bits=4)
     assert torch.equal(mean_quantizer.decode(heard.mean), sent[0])
     assert torch.equal(scale_quantizer.decode(heard.scale), scale_quantizer.decode(scale_codes)[0])
     assert torch.equal(heard.signs, signs[0])
@@ -144,14 +160,14 @@ def test_a_device_and_a_server_agree_through_a_packet():
 def test_the_code_a_mid_tread_quantiser_leaves_unused_is_caught_when_decoding():
     packet = Packet.make(torch.ones(1), torch.tensor([15]), torch.tensor([0]), mean_bits=4, scale_bits=4)
     with pytest.raises(ValueError, match="codes must lie in 0"):
-        UniformQuantizer(4, 1.0).decode(Packet.from_bytes(packet.to_bytes()).mean)
+        UniformQuantizer(4, 1.0).decode(Packet.from_bytes(packet.to_bytes(), **agreed(packet)).mean)
 
 
 def test_raw_scalars_are_rounded_to_float32_and_nothing_else():
     exact = torch.tensor([0.1, -1e-42], dtype=torch.float64)
     packet = Packet.make(torch.ones(2), exact, exact.abs())
     assert torch.equal(packet.mean, exact.float())
-    assert Packet.from_bytes(packet.to_bytes()) == packet
+    assert Packet.from_bytes(packet.to_bytes(), **agreed(packet)) == packet
 
 
 def test_unpacked_tensors_are_the_callers_own():
@@ -162,32 +178,36 @@ def test_unpacked_tensors_are_the_callers_own():
     assert packet.to_bytes() == before
 
 
-def sample_packets() -> list[bytes]:
-    """Small packets of every kind: codes and floats, sections with and without filling, empty ones."""
+def sample_packets() -> list[Packet]:
+    """Small packets of every kind: codes and floats, with and without filling and means, empty ones."""
     generator = torch.Generator().manual_seed(11)
     packets = []
+
+    def scalars(layers, bits, draw):
+        if bits == 32:
+            return draw(layers, generator=generator)
+        return torch.randint(0, 2**bits, (layers if bits else 0,), generator=generator)
+
     for size, layers, mean_bits, scale_bits in (
         (0, 0, 0, 0),
         (13, 1, 4, 4),
-        (40, 3, 0, 5),
-        (7, 2, 0, 0),
-        (64, 1, 16, 0),
+        (40, 3, 32, 5),
+        (7, 2, 32, 32),
+        (64, 1, 16, 32),
         (1, 5, 1, 1),
+        (60, 1, 0, 4),
+        (21, 2, 5, 32),
     ):
         packets.append(
             Packet.make(
                 torch.randint(0, 2, (size,), generator=generator) * 2 - 1,
-                torch.randint(0, 2**mean_bits, (layers,), generator=generator)
-                if mean_bits
-                else torch.randn(layers, generator=generator),
-                torch.randint(0, 2**scale_bits, (layers,), generator=generator)
-                if scale_bits
-                else torch.rand(layers, generator=generator),
+                scalars(layers, mean_bits, torch.randn),
+                scalars(layers, scale_bits, torch.rand),
                 device=5,
                 round=77,
                 mean_bits=mean_bits,
                 scale_bits=scale_bits,
-            ).to_bytes()
+            )
         )
     return packets
 
@@ -213,27 +233,26 @@ def mutate(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def noise(rng: np.random.Generator) -> bytes:
-    """Random bytes, most of them behind a plausible beginning."""
-    tail = rng.bytes(int(rng.integers(64)))
+def noise(rng: np.random.Generator, length: int) -> bytes:
+    """Random bytes, most of them of the right length or behind a plausible beginning."""
     start = int(rng.integers(4))
     if start == 0:
-        return tail
+        return rng.bytes(int(rng.integers(64)))
     if start == 1:
-        return b"SFPK" + tail
-    widths = rng.bytes(2) if start == 2 else bytes(rng.integers(0, 18, 2).tolist())
-    return b"SFPK\x01" + widths + tail
+        return rng.bytes(length)
+    beginning = b"\x02" if start == 2 else b"\x02\0\0\x05\0\x4d"
+    return (beginning + rng.bytes(length))[:length]
 
 
 def test_a_hundred_thousand_strings_that_are_no_packet():
     rng = np.random.default_rng(0)
-    originals = sample_packets()
+    originals = [(packet.to_bytes(), agreed(packet)) for packet in sample_packets()]
     refused = 0
     for i in range(100_000):
-        original = originals[i % len(originals)]
-        data = noise(rng) if i % 3 == 0 else mutate(original, rng)
+        original, known = originals[i % len(originals)]
+        data = noise(rng, len(original)) if i % 3 == 0 else mutate(original, rng)
         try:
-            packet = Packet.from_bytes(data)
+            packet = Packet.from_bytes(data, **known)
         except PacketError:
             refused += 1
         else:
@@ -243,12 +262,13 @@ def test_a_hundred_thousand_strings_that_are_no_packet():
 
 def test_behind_a_correct_crc_all_is_refused_or_is_a_packet_with_one_encoding():
     rng = np.random.default_rng(1)
-    originals = sample_packets()
+    originals = [(packet.to_bytes(), agreed(packet)) for packet in sample_packets()]
     accepted = refused = 0
     for i in range(30_000):
-        data = reseal(mutate(originals[i % len(originals)], rng) if i % 4 else noise(rng) + b"1234")
+        original, known = originals[i % len(originals)]
+        data = reseal(mutate(original, rng) if i % 4 else noise(rng, len(original)), known)
         try:
-            packet = Packet.from_bytes(data)
+            packet = Packet.from_bytes(data, **known)
         except PacketError:
             refused += 1
             continue
@@ -261,11 +281,44 @@ def test_behind_a_correct_crc_all_is_refused_or_is_a_packet_with_one_encoding():
     assert refused > 1000
 
 
-def peak_of(data: bytes) -> int:
+@pytest.mark.parametrize("number", range(8))
+def test_every_truncation_and_every_flipped_bit_is_refused(number):
+    packet = sample_packets()[number]
+    data, known = packet.to_bytes(), agreed(packet)
+    for end in range(len(data)):
+        with pytest.raises(PacketError, match=rf"has {len(data)} bytes; got {end}"):
+            Packet.from_bytes(data[:end], **known)
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 0x80 >> bit % 8
+        with pytest.raises(PacketError, match="version" if bit < 8 else "CRC-32 does not match"):
+            Packet.from_bytes(bytes(changed), **known)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"size": 11, "layers": 1, "mean_bits": 5, "scale_bits": 5},
+        {"size": 13, "layers": 2, "mean_bits": 2, "scale_bits": 2},
+        {"size": 13, "layers": 1, "mean_bits": 3, "scale_bits": 5},
+        {"size": 13, "layers": 1, "mean_bits": 0, "scale_bits": 8},
+        {"size": 21, "layers": 0, "mean_bits": 0, "scale_bits": 0},
+        {"size": 14, "layers": 1, "mean_bits": 4, "scale_bits": 4},
+    ],
+)
+def test_a_packet_of_another_method_does_not_pass_though_it_is_as_long(other):
+    """The numbers that are not sent are in the CRC-32."""
+    packet = sample_packets()[1]
+    assert agreed(packet) == {"size": 13, "layers": 1, "mean_bits": 4, "scale_bits": 4}
+    with pytest.raises(PacketError, match="or of another method or model"):
+        Packet.from_bytes(packet.to_bytes(), **other)
+
+
+def peak_of(data: bytes, known: dict[str, int]) -> int:
     """Bytes allocated at most while reading `data`, successfully or not."""
     tracemalloc.start()
     try:
-        Packet.from_bytes(data)
+        Packet.from_bytes(data, **known)
     except PacketError:
         pass
     finally:
@@ -274,68 +327,98 @@ def peak_of(data: bytes) -> int:
     return peak
 
 
-@pytest.mark.parametrize(("size", "layers"), [(2**60, 1), (2**64 - 1, 0), (8, 2**32 - 1), (2**40, 2**31)])
-@pytest.mark.parametrize("bits", [(0, 0), (16, 1)])
-def test_a_claim_allocates_nothing(size, layers, bits):
-    data = with_crc(b"SFPK" + struct.pack(">BBBIIQI", 1, *bits, 0, 0, size, layers) + bytes(100))
-    with pytest.raises(PacketError, match=f"a packet of {size} signs and {layers} layers has"):
-        Packet.from_bytes(data)
-    assert peak_of(data) < 8_000  # the error and its traceback
+@pytest.mark.parametrize("length", [0, 10, 1000, 3_000_000])
+@pytest.mark.parametrize(("size", "layers"), [(2**60, 1), (2**64 - 1, 0), (8, 2**32 - 1), (40_000, 7)])
+@pytest.mark.parametrize("bits", [(32, 32), (16, 1), (0, 4)])
+def test_bytes_of_another_length_are_refused_before_anything_is_copied(length, size, layers, bits):
+    known = {"size": size, "layers": layers, "mean_bits": bits[0], "scale_bits": bits[1]}
+    data = bytes([2]) * length
+    with pytest.raises(PacketError, match=rf"^a packet of {size} signs and .* bytes; got {length}$"):
+        Packet.from_bytes(data, **known)
+    assert peak_of(data, known) < 8_000  # the error and its traceback
 
 
 @pytest.mark.parametrize(
-    ("size", "layers", "bits"), [(8_000_000, 1, 0), (3, 200_000, 0), (3, 1_000_000, 1), (5, 300_001, 5)]
+    ("size", "layers", "bits"), [(8_000_000, 1, 32), (3, 200_000, 32), (3, 1_000_000, 1), (5, 300_001, 5)]
 )
 def test_reading_takes_no_more_than_the_input(size, layers, bits):
-    scalars = torch.zeros(layers, dtype=torch.int64 if bits else torch.float32)
-    data = Packet.make(torch.ones(size), scalars, scalars, mean_bits=bits, scale_bits=bits).to_bytes()
+    scalars = torch.zeros(layers, dtype=torch.float32 if bits == 32 else torch.int64)
+    packet = Packet.make(torch.ones(size), scalars, scalars, mean_bits=bits, scale_bits=bits)
+    data = packet.to_bytes()
     assert len(data) > 200_000
-    assert peak_of(data) <= len(data) + 50_000  # a cast buffer and the object itself, whatever the size
+    # A cast buffer and the object itself, whatever the size.
+    assert peak_of(data, agreed(packet)) <= len(data) + 50_000
 
 
-def damaged() -> dict[str, tuple[bytes, str]]:
+FLOATS = {"size": 3, "layers": 1, "mean_bits": 32, "scale_bits": 32}
+CODES = {"size": 3, "layers": 1, "mean_bits": 3, "scale_bits": 32}
+
+
+def damaged() -> dict[str, tuple[bytes, dict[str, int], str]]:
     floats = Packet.make(torch.ones(3), torch.tensor([1.0]), torch.tensor([2.0])).to_bytes()
-    codes = Packet.make(
-        torch.ones(3), torch.tensor([1]), torch.tensor([2]), mean_bits=3, scale_bits=4
-    ).to_bytes()
+    codes = Packet.make(torch.ones(3), torch.tensor([1]), torch.tensor([2.0]), mean_bits=3).to_bytes()
 
-    def put(data, position, replacement):
-        return reseal(data[:position] + replacement + data[position + len(replacement) :])
+    def put(position, replacement):
+        return reseal(floats[:position] + replacement + floats[position + len(replacement) :], FLOATS)
 
-    mean, scale, signs = HEADER, HEADER + 4, HEADER + 8
+    def scale(value):
+        """The same between codes and signs, where no byte begins."""
+        (number,) = struct.unpack(">I", struct.pack(">f", value))
+        return reseal(codes[:HEADER] + bit_string([([1], 3), ([number], 32), ([7], 3)]) + bytes(4), CODES)
+
+    mean, at, signs = HEADER, HEADER + 4, HEADER + 8
     return {
-        "nothing": (b"", "at least 31 bytes; got 0"),
-        "too short": (floats[:30], "at least 31 bytes; got 30"),
-        "magic": (put(floats, 0, b"RIFF"), "begins with b'SFPK'; got b'RIFF'"),
-        "version": (put(floats, 4, b"\x02"), "version 1; got version 2"),
-        "mean bits": (put(floats, 5, b"\x11"), r"mean_bits must be an integer in 0\.\.16; got 17"),
-        "scale bits": (put(floats, 6, b"\xff"), r"scale_bits must be an integer in 0\.\.16; got 255"),
-        "cut": (floats[:-1], "has 40 bytes; got 39"),
-        "longer": (floats + b"\0", "has 40 bytes; got 41"),
-        "one sign more": (put(floats, 22, b"\x09"), "a packet of 9 signs and 1 layers has 41 bytes; got 40"),
-        "crc": (floats[:-1] + bytes([floats[-1] ^ 1]), "CRC-32 does not match"),
-        "mean nan": (put(floats, mean, struct.pack(">f", math.nan)), "mean must be finite"),
-        "mean signalling nan": (put(floats, mean, b"\x7f\xa0\0\0"), "mean must be finite"),
-        "mean infinite": (put(floats, mean, struct.pack(">f", -math.inf)), "mean must be finite"),
-        "scale infinite": (put(floats, scale, struct.pack(">f", math.inf)), "scale must be finite"),
-        "scale negative": (put(floats, scale, struct.pack(">f", -2)), "scale must be non-negative; .* -2"),
-        "sign filling": (put(floats, signs, b"\xe1"), "sign_bytes must end in 5 zero bits"),
-        "mean filling": (put(codes, mean, b"\x21"), "mean_bytes must end in 5 zero bits"),
-        "scale filling": (put(codes, mean + 1, b"\x28"), "scale_bytes must end in 4 zero bits"),
+        "nothing": (b"", FLOATS, "a packet of 3 signs and 64 bits of scalars has 19 bytes; got 0"),
+        "cut": (floats[:-1], FLOATS, "has 19 bytes; got 18"),
+        "longer": (floats + b"\0", FLOATS, "has 19 bytes; got 20"),
+        "two": (floats + floats, FLOATS, "has 19 bytes; got 38"),
+        "version 1": (put(0, b"\x01"), FLOATS, "version 2; got version 1"),
+        "version": (put(0, b"S"), FLOATS, "version 2; got version 83"),
+        "crc": (floats[:-1] + bytes([floats[-1] ^ 1]), FLOATS, "CRC-32 does not match"),
+        "plain crc": (with_plain_crc(floats[:-4]), FLOATS, "CRC-32 does not match"),
+        "mean nan": (put(mean, struct.pack(">f", math.nan)), FLOATS, "mean must be finite"),
+        "mean signalling nan": (put(mean, b"\x7f\xa0\0\0"), FLOATS, "mean must be finite"),
+        "mean infinite": (put(mean, struct.pack(">f", -math.inf)), FLOATS, "mean must be finite"),
+        "scale infinite": (put(at, struct.pack(">f", math.inf)), FLOATS, "scale must be finite"),
+        "scale negative": (put(at, struct.pack(">f", -2)), FLOATS, "scale must be non-negative; .* -2"),
+        "filling": (put(signs, b"\xe1"), FLOATS, "body must end in 5 zero bits"),
+        "shifted scale nan": (scale(math.nan), CODES, "scale must be finite"),
+        "shifted scale infinite": (scale(math.inf), CODES, "scale must be finite"),
+        "shifted scale negative": (scale(-2.0), CODES, "scale must be non-negative; .* -2"),
     }
+
+
+def with_plain_crc(body: bytes) -> bytes:
+    return body + struct.pack(">I", zlib.crc32(body))
 
 
 @pytest.mark.parametrize("kind", damaged())
 def test_each_damage_has_its_sentence(kind):
-    data, words = damaged()[kind]
+    data, known, words = damaged()[kind]
     with pytest.raises(PacketError, match=words):
-        Packet.from_bytes(data)
+        Packet.from_bytes(data, **known)
 
 
-@pytest.mark.parametrize("data", [None, "SFPK", bytearray(40), 7])
+@pytest.mark.parametrize("data", [None, "SFPK", bytearray(19), memoryview(bytes(19)), 7])
 def test_only_bytes_are_read(data):
     with pytest.raises(PacketError, match="data must be bytes"):
-        Packet.from_bytes(data)
+        Packet.from_bytes(data, **FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"size": -1}, "size must be an integer of 64 bits; got -1"),
+        ({"size": 3.0}, "size must be an integer of 64 bits"),
+        ({"layers": 2**32}, "layers must be an integer of 32 bits"),
+        ({"mean_bits": 17}, r"mean_bits must be an integer in 0\.\.16 or 32; got 17"),
+        ({"scale_bits": True}, r"scale_bits must be an integer in 0\.\.16 or 32; got True"),
+    ],
+)
+def test_what_cannot_be_agreed_upon_is_refused(wrong, words):
+    data = Packet.make(torch.ones(3), torch.tensor([1.0]), torch.tensor([2.0])).to_bytes()
+    with pytest.raises(PacketError, match=words):
+        Packet.from_bytes(data, **{**FLOATS, **wrong})
 
 
 @pytest.mark.parametrize(
@@ -344,8 +427,8 @@ def test_only_bytes_are_read(data):
         ({"signs": torch.zeros(3)}, r"signs must be \+1 or -1"),
         ({"signs": torch.ones(1, 3)}, "signs must have one dimension"),
         ({"mean": torch.zeros(())}, "mean must have one dimension"),
-        ({"mean": torch.zeros(2)}, "mean and scale must be equally many; got 2 and 1"),
-        ({"mean": torch.tensor([1])}, "mean must be floating point when mean_bits is 0"),
+        ({"mean": torch.zeros(2)}, "scale must be 2 numbers of 32 bits; got 1"),
+        ({"mean": torch.tensor([1])}, "mean must be floating point when mean_bits is 32"),
         ({"mean": torch.tensor([math.nan])}, "mean must be finite"),
         ({"mean": torch.tensor([1e39], dtype=torch.float64)}, "mean must be finite"),
         ({"scale": torch.tensor([-1.0])}, "scale must be non-negative"),
@@ -356,10 +439,13 @@ def test_only_bytes_are_read(data):
         ({"mean": torch.tensor([-1]), "mean_bits": 16}, r"mean must be codes in 0\.\.65535; got -1\.\.-1"),
         ({"mean_bits": 17}, "mean_bits must be an integer in 0"),
         ({"scale_bits": -1}, "scale_bits must be an integer in 0"),
-        ({"device": -1}, "device must be an integer of 32 bits; got -1"),
-        ({"device": 1.5}, "device must be an integer of 32 bits; got 1.5"),
-        ({"round": None}, "round must be an integer of 32 bits; got None"),
-        ({"round": 2**32}, "round must be an integer of 32 bits"),
+        ({"mean_bits": 0}, "mean must be empty where its bits are 0; got 1"),
+        ({"mean": torch.zeros(0)}, "mean must be 1 numbers of 32 bits; got 0"),
+        ({"device": -1}, "device must be an integer of 24 bits; got -1"),
+        ({"device": 1.5}, "device must be an integer of 24 bits; got 1.5"),
+        ({"device": 2**24}, "device must be an integer of 24 bits; got 16777216"),
+        ({"round": None}, "round must be an integer of 16 bits; got None"),
+        ({"round": 2**16}, "round must be an integer of 16 bits"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(arguments, words):
@@ -372,12 +458,12 @@ def test_what_cannot_be_sent_is_refused_by_name(arguments, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"size": 9}, "sign_bytes must be 2 bytes; got 1 bytes"),
-        ({"size": 2}, "sign_bytes must end in 6 zero bits"),
+        ({"size": 9}, "body must be 10 bytes; got 9 bytes"),
+        ({"size": 2}, "body must end in 6 zero bits"),
         ({"size": 3.0}, "size must be an integer of 64 bits"),
-        ({"layers": 2}, "mean_bytes must be 8 bytes; got 4 bytes"),
+        ({"layers": 2}, "body must be 17 bytes; got 9 bytes"),
         ({"scale_bits": True}, "scale_bits must be an integer in 0"),
-        ({"sign_bytes": bytearray(b"\xe0")}, "sign_bytes must be 1 bytes; got bytearray"),
+        ({"body": bytearray(9)}, "body must be 9 bytes; got bytearray"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(fields, words):

@@ -149,6 +149,7 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("rounds = 1.5", "rounds must be an integer; got 1.5"),
         ("rounds = 2020-01-01", "rounds must be an integer; got datetime.date(2020, 1, 1)"),
         ("data.devices = '3'", "data.devices must be an integer; got '3'"),
+        ("data.devices = 16777217", "data.devices must be less than or equal to 16777216; got 16777217"),
         ("data.batch = 'all'", "data.batch must be an integer or \"none\"; got 'all'"),
         ("data = 3", "data must be a table; got 3"),
         ("name = ''", "name must not be empty"),

@@ -375,7 +375,7 @@ def test_a_run_older_than_a_setting_has_its_default(tmp_path: Path, make_run: An
 
 
 def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
-    """Of ten coordinates: 10 signs, 64 bits of scalars, 31 bytes and 6 bits of packet, 4 pilots."""
+    """Of ten coordinates: 10 signs, 64 bits of scalars, 10 bytes and 6 bits of packet, 4 pilots."""
     for name in ("sbfl", "signsgd"):
         tree = ["rounds=3", "data.name=gaussian", "data.size=10", "cell.csi=pilot", "cell.pilots=4"]
         train(load(None, [*tree, f"method.aggregator={name}"]), tmp_path / name)
@@ -383,15 +383,15 @@ def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
     words = sent_items(groups)
     assert words.headers == ("method", "all", "signs", "scalars", "header", "pilots")
     assert words.rows == (
-        ("sbfl", "0.332", "0.010", "0.064", "0.254", "0.004"),
-        ("signsgd", "0.268", "0.010", "0.000", "0.254", "0.004"),
+        ("sbfl", "0.164", "0.010", "0.064", "0.086", "0.004"),
+        ("signsgd", "0.100", "0.010", "0.000", "0.086", "0.004"),
     )
     page = render_report(groups)
     assert "What a device sent (kbit per round)" in page
-    assert '<td data-name="header">0.254</td>' in page
+    assert '<td data-name="header">0.086</td>' in page
     rows = comparison(groups)
     cells = dict(zip(rows.headers, rows.rows[0]))
-    assert cells["uplink per device (Mbit)"] == "0.00100"  # 3 rounds of 332 bits
+    assert cells["uplink per device (Mbit)"] == "0.00049"  # 3 rounds of 164 bits
     assert cells["signs and scalars alone (Mbit)"] == "0.00022"  # of 74
 
 

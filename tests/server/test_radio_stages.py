@@ -109,16 +109,16 @@ def test_defaults_leave_no_trace() -> None:
 @pytest.mark.parametrize(
     ("options", "bits", "uses"),
     [
-        (CODED, 3248 + 4 * 88, 6 * (3248 + 352)),
-        ({**CODED, "method__aggregator": "signsgd"}, 3248, 6 * 3248),
-        ({**PILOT, "cell__pilots": 5}, 3312 + 5, 6 * (3312 + 5)),
-        ({"cell__modulation": "qpsk", "data__size": 2999}, 3312, 6 * 1656),
-        ({"cell__access": "over_the_air", "cell__repeats": 3}, 9000 + 312, 3 * 3000 + 6 * 312),
+        (CODED, 3080 + 4 * 88, 6 * (3080 + 352)),
+        ({**CODED, "method__aggregator": "signsgd"}, 3080, 6 * 3080),
+        ({**PILOT, "cell__pilots": 5}, 3144 + 5, 6 * (3144 + 5)),
+        ({"cell__modulation": "qpsk", "data__size": 2999}, 3144, 6 * 1572),
+        ({"cell__access": "over_the_air", "cell__repeats": 3}, 9000 + 144, 3 * 3000 + 6 * 144),
         ({"cell__access": "over_the_air", **CODED, "cell__modulation": "qpsk"}, 3352, 1500 + 6 * 176),
     ],
 )
 def test_bits_and_symbols_are_counted(options: dict[str, Any], bits: int, uses: int) -> None:
-    """A packet has 31 bytes around its signs and scalars; over the air signs have none."""
+    """A packet has 10 bytes around its signs and scalars; over the air signs have none."""
     records = finish(gaussian(2, **options))
     assert [record["uplink_bits"] for record in records] == [6 * bits, 12 * bits]
     assert [record["channel_uses"] for record in records] == [uses, 2 * uses]
@@ -127,7 +127,7 @@ def test_bits_and_symbols_are_counted(options: dict[str, Any], bits: int, uses: 
 def test_the_first_codeword_is_longer_where_scalars_are_quantised() -> None:
     """Its scale takes 16 bits: (4 + 16 + 24)/0.5 coded bits, then (4 + 4 + 24)/0.5."""
     records = finish(gaussian(2, **CODED, method__side_bits=4, cell__code_rate=0.5))
-    assert [record["uplink_bits"] for record in records] == [6 * (3248 + 88), 6 * (2 * 3248 + 88 + 64)]
+    assert [record["uplink_bits"] for record in records] == [6 * (3080 + 88), 6 * (2 * 3080 + 88 + 64)]
     assert [record["channel_uses"] for record in records] == [record["uplink_bits"] for record in records]
 
 

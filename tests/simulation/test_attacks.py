@@ -85,6 +85,16 @@ def test_ones_and_shifted_means() -> None:
     assert torch.allclose((sent.mean - honest.mean)[who], 2 * honest.scale[who])
 
 
+@pytest.mark.parametrize("side_bits", [None, 4])
+def test_no_mean_is_shifted_where_packets_have_none(side_bits: int | None) -> None:
+    encoder = Encoder(MethodSettings(rotation="private", side_bits=side_bits), (64,))
+    honest, _ = encoder.encode(torch.randn(10, 64, generator=torch.Generator().manual_seed(0)))
+    attackers = Attackers(AttackSettings(kind="mean-shift", fraction=0.3, strength=10.0), 10, seed=5)
+    sent = attackers.change(honest, encoder, DEVICES, 4)
+    assert not sent.mean.any()
+    assert torch.equal(sent.scale, honest.scale)
+
+
 def test_colluders_vanish_and_every_sixth_inflates() -> None:
     honest, sent, who = attacked_by_six(kind="scale-collusion", strength=1000.0)
     assert torch.equal(sent.scale[who[:5]], torch.full((5, 1), 1e-38))

@@ -104,7 +104,7 @@ def test_bits_and_scalars_are_what_a_packet_carries(
     assert received.layer_mean.shape[1] == (2 if (scales, rotation) == ("layer", "none") else 1)
     packet = make_packet(encoder, last.truth.message, 0, device=0, round=0)
     bits = uplink_bits(encoder, CellSettings(perfect=True))
-    assert (bits.signs, bits.scalars) == (packet.size, packet.layers * (sum(encoder.scalar_bits) or 64))
+    assert (bits.signs, bits.scalars) == (packet.size, packet.layers * sum(encoder.scalar_bits))
     sent = encoder.rotate(last.gradients, stream_key(SEED, "rotation", 0))
     assert received.size == (rotated_size(SIZE) if rotation == "shared" else SIZE)
     expected = one_bit(sent, received.layer_mean, encoder.segments)

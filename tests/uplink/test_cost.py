@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from signfade.server import AGGREGATORS, stages
 from signfade.settings import CellSettings, MethodSettings
 from signfade.simulation import Experiment
 from signfade.uplink import Sounding, sound
-from signfade.uplink.code import codeword, scalars_to_bits
+from signfade.uplink.code import bits_to_scalars, codeword, scalars_to_bits
 from signfade.uplink.cost import UplinkBits, uplink_bits
 
 from ..runs import settings
@@ -27,9 +28,13 @@ METHODS: list[dict[str, Any]] = [
     {"side_bits": 5, "scales": "layer"},
     {"scales": "layer"},
     {"preset": "best", "side_bits": 7},
+    {"rotation": "private", "side_bits": 4},
+    {"rotation": "private", "bits_per_weight": 0.2},
+    {"rotation": "shared", "bits_per_weight": 2, "side_bits": 4},
     {"aggregator": "signsgd"},
     {"aggregator": "signsum", "rotation": "shared"},
 ]
+KEYS = np.full(2, 3, dtype=np.uint64)
 
 
 def encoders(method: dict[str, Any]) -> list[Encoder]:
@@ -47,13 +52,13 @@ def gradients() -> torch.Tensor:
 @pytest.mark.parametrize("later", [0, 1])
 def test_an_account_is_the_packet(method: dict[str, Any], later: int) -> None:
     encoder = encoders(method)[later]
-    sent, _ = encoder.encode(encoder.rotate(gradients(), 3))
+    sent, _ = encoder.encode(encoder.rotate(gradients(), KEYS), rotation_keys=KEYS)
     packet = make_packet(encoder, sent, 0, device=7, round=later)
     bits = uplink_bits(encoder, CellSettings(perfect=True))
     assert bits.total == 8 * len(packet.to_bytes())
     assert bits.signs == len(packet.signs)
-    width = [section_bits or 32 for section_bits in (packet.mean_bits, packet.scale_bits)]
-    assert bits.scalars == packet.layers * sum(width)
+    assert bits.scalars == packet.layers * (packet.mean_bits + packet.scale_bits)
+    assert bits.header == 80 + -bits.payload % 8
     assert bits.payload == bits.signs + bits.scalars
     assert (bits.pilots, bits.code, bits.buffers) == (0, 0, 0)
 
@@ -67,7 +72,7 @@ def test_an_account_is_packet_and_codeword(method: dict[str, Any], cell: dict[st
     """A packet without scalars, and the coded bits of the scalars."""
     encoder = encoders(method)[later]
     coded_cell = CellSettings(side_info="coded", **cell)
-    sent, _ = encoder.encode(encoder.rotate(gradients(), 3))
+    sent, _ = encoder.encode(encoder.rotate(gradients(), KEYS), rotation_keys=KEYS)
     payload = scalars_to_bits(encoder, sent.mean, sent.scale)
     word = codeword(encoder, coded_cell).encode(payload)
     votes = replace(encoder, sends_scalars=False)
@@ -76,6 +81,10 @@ def test_an_account_is_packet_and_codeword(method: dict[str, Any], cell: dict[st
     assert bits.scalars == payload.shape[1]
     assert bits.code == word.shape[1] - payload.shape[1]
     assert bits.total == 8 * len(packet.to_bytes()) + word.shape[1]
+    mean, scale, sane = bits_to_scalars(encoder, payload)
+    assert sane.all()
+    assert torch.equal(mean, sent.mean)
+    assert torch.equal(scale, sent.scale)
 
 
 def test_votes_have_no_codeword() -> None:
@@ -106,7 +115,7 @@ def test_over_the_air_signs_are_repeated_without_a_packet() -> None:
     """The scalars have a packet of their own, unless they are coded; votes have none."""
     air: dict[str, Any] = {"access": "over_the_air", "repeats": 5}
     one = uplink_bits(Encoder(MethodSettings(), LAYERS), CellSettings(**air))
-    assert one == UplinkBits(signs=101, scalars=64, header=248, code=4 * 101)
+    assert one == UplinkBits(signs=101, scalars=64, header=80, code=4 * 101)
     coded = uplink_bits(Encoder(MethodSettings(), LAYERS), CellSettings(**air, side_info="coded"))
     assert coded == UplinkBits(signs=101, scalars=64, code=4 * 101 + 352 - 64)
     vote = uplink_bits(Encoder(MethodSettings(), LAYERS, sends_scalars=False), CellSettings(**air))

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from signfade.device.bits import (
-    Bits,
-    Packet,
-    PacketError,
-    pack_signs,
-    packet_overhead,
-    sign,
-    unpack_signs,
-)
+from signfade.device.bits import Bits, pack_signs, sign, unpack_signs
 from signfade.device.constellation import Amplitudes
 from signfade.device.encoder import (
     EXACT_BITS,
@@ -18,13 +10,18 @@ from signfade.device.encoder import (
     Message,
     Priors,
     bit_agreement,
-    check_packet,
-    decode_packets,
     lost_by_bits,
-    make_packet,
     one_bit,
 )
 from signfade.device.lloyd_max import LloydMaxQuantizer
+from signfade.device.packet import (
+    Packet,
+    PacketError,
+    decode_packets,
+    make_packet,
+    packet_overhead,
+    read_packet,
+)
 from signfade.device.prior import Prior, add_sign_noise, fit_prior, noisy_scale, sign_noise_factor, spread
 from signfade.device.privacy import bit_epsilon, composed_epsilon, randomised_response
 from signfade.device.quantizers import LogQuantizer, Quantizer, ScalarCode, UniformQuantizer
@@ -49,7 +46,6 @@ __all__ = [
     "add_sign_noise",
     "bit_agreement",
     "bit_epsilon",
-    "check_packet",
     "composed_epsilon",
     "decode_packets",
     "drive",
@@ -63,6 +59,7 @@ __all__ = [
     "packet_overhead",
     "qsgd",
     "randomised_response",
+    "read_packet",
     "rotate",
     "rotated_size",
     "scaled_sign",

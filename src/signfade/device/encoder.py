@@ -1,4 +1,4 @@
-"""The device's half of a round: rotate, fit the prior, take one bit per weight, quantise, make a packet."""
+"""The device's half of a round: rotate, fit the prior, take one bit per weight, quantise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade._check import check_finite, check_shape, check_tensor
-from signfade.device.bits import Bits, Packet, unpack_signs
+from signfade.device.bits import Bits, unpack_signs
 from signfade.device.constellation import Amplitudes, clipped_amplitudes, level_bits
 from signfade.device.prior import (
     Prior,
@@ -38,11 +38,8 @@ __all__ = [
     "Message",
     "Priors",
     "bit_agreement",
-    "check_packet",
-    "decode_packets",
     "join",
     "lost_by_bits",
-    "make_packet",
     "one_bit",
 ]
 
@@ -186,12 +183,19 @@ class Encoder:
         return EXPONENT_BITS * len(self.segments) if self.quantised else 0
 
     @property
+    def sends_mean(self) -> bool:
+        """Whether a mean goes with each scale: not where bits are the signs of the coordinates themselves."""
+        return self.sends_scalars and not self.method.dialled
+
+    @property
     def scalar_bits(self) -> tuple[int, int]:
-        """Bits of a mean's and of a scale's code in this round; 0 for numbers in full, or where none go."""
-        if not self.quantised:
+        """Bits of a mean and of a scale in this round: a code's, 32 for numbers in full, 0 where none go."""
+        if not self.sends_scalars:
             return 0, 0
-        code = self.scalar_code
-        return code.means.bits, code.scales.bits
+        mean, scale = EXACT_BITS, EXACT_BITS
+        if self.quantised:
+            mean, scale = self.scalar_code.means.bits, self.scalar_code.scales.bits
+        return mean if self.sends_mean else 0, scale
 
     @property
     def scalar_code(self) -> ScalarCode:
@@ -206,6 +210,12 @@ class Encoder:
             raise ValueError("method.side_bits must be set for scalars to be quantised")
         means, scales = _quantizers(bits, wide=not self.exponents)
         return ScalarCode(means, scales, self._kept, self.exponents or (0,))
+
+    def read_scalars(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and scales `[..., S]` from codes or numbers as they came; means not sent are zero."""
+        if self.quantised:
+            mean, scale = self.scalar_code.decode(mean, scale)
+        return mean if self.sends_mean else torch.zeros_like(scale), scale
 
     @cached_property
     def _kept(self) -> float:
@@ -249,7 +259,7 @@ class Encoder:
         columns = self.segments if len(self.segments) > 1 else (self.coordinates,)
         prior = fit_prior(rotated, method.prior, columns)
         true_mean = prior.mean
-        if not self.sends_scalars or method.dialled:  # the bits are the signs of the coordinates themselves
+        if not self.sends_mean:  # the bits are the signs of the coordinates themselves
             prior = fit_prior(rotated, method.prior, columns, mean=torch.zeros_like(prior.mean))
         true_scale = scale = self._true_scale(rotated, prior, columns)
         saturated = torch.zeros(len(rotated), 2, dtype=torch.int64)
@@ -322,66 +332,3 @@ def join(parts: Sequence[tuple[Message, Priors]]) -> tuple[Message, Priors]:
         Message(bits, *(torch.cat([getattr(message, name) for message in messages]) for name in scalars)),
         Priors(*(torch.cat([getattr(prior, one.name) for prior in priors]) for one in fields(Priors))),
     )
-
-
-def make_packet(encoder: Encoder, message: Message, row: int, *, device: int, round: int) -> Packet:
-    """Return the packet of one device, the `row`-th of a message.
-
-    Example:
-        >>> from signfade.settings import MethodSettings
-        >>> encoder = Encoder(MethodSettings(side_bits=8), layers=(3,))
-        >>> message, _ = encoder.encode(torch.tensor([[0.2, -0.1, 0.05]]))
-        >>> packet = make_packet(encoder, message, 0, device=7, round=2)
-        >>> packet.mean_bits, packet.scale_bits  # the first round's scales are on the wide grid
-        (8, 16)
-    """
-    mean, scale = torch.zeros(0), torch.zeros(0)
-    if encoder.sends_scalars:
-        mean, scale = message.mean[row], message.scale[row]
-    if encoder.quantised:  # what was sent are levels already: each is in its own bin
-        mean, scale = encoder.scalar_code.encode(mean, scale)
-    signs = message.bits[row : row + 1].signs()[0]
-    mean_bits, scale_bits = encoder.scalar_bits
-    return Packet.make(
-        signs, mean, scale, device=device, round=round, mean_bits=mean_bits, scale_bits=scale_bits
-    )
-
-
-def check_packet(encoder: Encoder, packet: Packet) -> None:
-    """Raise a ValueError unless a packet is what the method's devices send.
-
-    Example:
-        >>> other = Packet.make(torch.ones(4), torch.zeros(1), torch.ones(1))
-        >>> check_packet(Encoder(MethodSettings(), layers=(3,)), other)
-        Traceback (most recent call last):
-        ValueError: a packet of this model has 3 signs; got 4
-    """
-    layers = len(encoder.segments) if encoder.sends_scalars else 0
-    if packet.size != encoder.size:
-        raise ValueError(f"a packet of this model has {encoder.size} signs; got {packet.size}")
-    if packet.layers != layers:
-        raise ValueError(f"a packet of this method has {layers} means and scales; got {packet.layers}")
-    if (packet.mean_bits, packet.scale_bits) != encoder.scalar_bits:
-        must = "{} and {}".format(*encoder.scalar_bits)
-        got = f"{packet.mean_bits} and {packet.scale_bits}"
-        raise ValueError(f"means and scales of this round have {must} bits (0: float32); got {got}")
-    _scalars(encoder, packet)
-
-
-def decode_packets(encoder: Encoder, packets: Sequence[Packet]) -> Message:
-    """Read K packets that `check_packet` has let pass; scalars are zero where the method sends none."""
-    rows = [np.frombuffer(packet.sign_bytes, dtype=np.uint8) for packet in packets]
-    mean, scale = zip(*(_scalars(encoder, packet) for packet in packets), strict=True)
-    bits = Bits(torch.from_numpy(np.stack(rows)), encoder.size)
-    nothing = torch.zeros(len(packets), 2, dtype=torch.int64)
-    return Message(bits, torch.stack(mean), torch.stack(scale), nothing)
-
-
-def _scalars(encoder: Encoder, packet: Packet) -> tuple[Tensor, Tensor]:
-    """Return the means and scales of one packet, `[S]` each, float32."""
-    if not packet.layers:
-        zero = torch.zeros(len(encoder.segments))
-        return zero, zero
-    if not packet.mean_bits:
-        return packet.mean, packet.scale
-    return encoder.scalar_code.decode(packet.mean, packet.scale)

@@ -96,14 +96,15 @@ def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
 
     if method.scales == "layer":
         return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."
-    bits = 2 * (method.side_bits or 32)
+    each = method.side_bits or 32
+    bits = each if method.dialled else 2 * each  # a scale alone, or a mean as well
     try:
         code = make_code(cell, bits)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     lost = block_error_faded(snr, bits + cell.code_check, code.length, cell.fading, cell.rician_k)
     share = f"{100 * np.mean(lost):.0f} %"
-    return f"Scalars: {share} of the codewords ({code.length} bits, {bits // 2} bits per scalar) are lost."
+    return f"Scalars: {share} of the codewords ({code.length} bits, {each} bits per scalar) are lost."
 
 
 def _air(settings: RunSettings, faded_snr_db: Array) -> str:

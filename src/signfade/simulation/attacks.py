@@ -186,6 +186,8 @@ class Attackers:
             place, number = int(np.searchsorted(self.devices, devices[row])), int(devices[row])
             sent = (packed[row], mean[row], scale[row], encoder.size)
             self._attack.apply(Hostile(*sent, place, accepted, self._settings, stream, number))
+        if not encoder.sends_mean:
+            mean[rows] = 0.0  # whatever it says of its mean has no place in its packet
         if encoder.quantised:
             mean[rows], scale[rows] = encoder.scalar_code.rounded(mean[rows], scale[rows])
         return replace(message, bits=Bits(packed, encoder.size), mean=mean, scale=scale)

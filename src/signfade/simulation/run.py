@@ -59,7 +59,7 @@ class Experiment:
         >>> experiment = Experiment(settings)
         >>> record = experiment.advance()
         >>> record["round"], record["devices"], record["uplink_bits"], record["payload_bits"]
-        (1, 20, 26240, 21280)
+        (1, 20, 22880, 21280)
     """
 
     def __init__(self, settings: RunSettings, task: Task | None = None) -> None:

@@ -271,27 +271,22 @@ def codeword(encoder: Encoder, cell: CellSettings) -> PolarCode:
         ((20, 88), (8, 64))
     """
     layers = len(encoder.segments)
-    payload = layers * sum(bits or EXACT_BITS for bits in encoder.scalar_bits)
-    usual = make_code(cell, 2 * layers * (encoder.method.side_bits or EXACT_BITS))
+    payload, numbers = layers * sum(encoder.scalar_bits), 2 if encoder.sends_mean else 1
+    usual = make_code(cell, numbers * layers * (encoder.method.side_bits or EXACT_BITS))
     if payload == usual.payload:
         return usual
     length = -(-(payload + usual.check) * usual.length // (usual.payload + usual.check))
     return PolarCode(payload, min(LONGEST, length), usual.check, usual.paths)
 
 
-def _widths(encoder: Encoder) -> list[int]:
-    """Bits of a mean and of a scale in this round."""
-    return [bits or EXACT_BITS for bits in encoder.scalar_bits]
-
-
 def scalars_to_bits(encoder: Encoder, mean: Tensor, scale: Tensor) -> Tensor:
-    """Return the payloads, uint8: means first, the highest bit of each first."""
+    """Return the payloads, uint8: means first, where they are sent, the highest bit of each first."""
     codes: tuple[Tensor, ...]
     if encoder.quantised:
         codes = encoder.scalar_code.encode(mean, scale)
     else:
         codes = tuple(x.float().contiguous().view(torch.int32).long() for x in (mean, scale))
-    shifts = [torch.arange(width - 1, -1, -1) for width in _widths(encoder)]
+    shifts = [torch.arange(width - 1, -1, -1) for width in encoder.scalar_bits]
     digits = [((part[:, :, None] >> shift) & 1).flatten(1) for part, shift in zip(codes, shifts)]
     return torch.cat(digits, dim=1).to(torch.uint8)
 
@@ -299,10 +294,10 @@ def scalars_to_bits(encoder: Encoder, mean: Tensor, scale: Tensor) -> Tensor:
 def bits_to_scalars(encoder: Encoder, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return means and scales, `[K, S]`, and which devices' make sense, `[K]`."""
     layers = len(encoder.segments)
-    parts = bits.long().split_with_sizes([layers * width for width in _widths(encoder)], dim=1)
+    parts = bits.long().split_with_sizes([layers * width for width in encoder.scalar_bits], dim=1)
     first, second = (
         (part.reshape(len(bits), layers, width) << torch.arange(width - 1, -1, -1)).sum(dim=2)
-        for part, width in zip(parts, _widths(encoder))
+        for part, width in zip(parts, encoder.scalar_bits)
     )
     if not encoder.quantised:
         mean, scale = (
@@ -314,4 +309,4 @@ def bits_to_scalars(encoder: Encoder, bits: Tensor) -> tuple[Tensor, Tensor, Ten
     code = encoder.scalar_code
     last = len(code.means.levels) - 1
     sane = (first <= last).all(dim=1)  # one code of the mean stands for nothing
-    return *code.decode(first.clamp(max=last), second), sane
+    return *encoder.read_scalars(first.clamp(max=last), second), sane

@@ -16,13 +16,13 @@ class UplinkBits:
     """Bits sent, by what they are for.
 
     Example:
-        >>> UplinkBits(signs=300, scalars=16) + UplinkBits(signs=300, header=260)
-        UplinkBits(signs=600, scalars=16, header=260, pilots=0, code=0, buffers=0)
+        >>> UplinkBits(signs=300, scalars=16) + UplinkBits(signs=300, header=82)
+        UplinkBits(signs=600, scalars=16, header=82, pilots=0, code=0, buffers=0)
     """
 
     signs: int = 0  # one per coordinate, the padding of a rotation included; 32 per weight for `ideal`
     scalars: int = 0  # means and scales
-    header: int = 0  # the packet's header and CRC-32, and what fills its sections up to whole bytes
+    header: int = 0  # the packet's header and CRC-32, and what fills it up to whole bytes
     pilots: int = 0  # known symbols, as many bits as they could have carried
     code: int = 0  # redundancy of a codeword, its check included, and signs repeated over the air
     buffers: int = 0  # numbers of the model that are not trained, 32 bits each
@@ -61,13 +61,13 @@ def uplink_bits(encoder: Encoder, cell: CellSettings, buffers: int = 0, values: 
     Example:
         >>> from signfade.settings import MethodSettings
         >>> uplink_bits(Encoder(MethodSettings(aggregator="sbfl"), (300,)), CellSettings(perfect=True))
-        UplinkBits(signs=300, scalars=64, header=252, pilots=0, code=0, buffers=0)
+        UplinkBits(signs=300, scalars=64, header=84, pilots=0, code=0, buffers=0)
     """
     if values:
         return UplinkBits(signs=EXACT_BITS * sum(encoder.layers), buffers=buffers)
     layers = len(encoder.segments) if encoder.sends_scalars else 0
     mean_bits, scale_bits = encoder.scalar_bits
-    scalars = layers * ((mean_bits or EXACT_BITS) + (scale_bits or EXACT_BITS))
+    scalars = layers * (mean_bits + scale_bits)
     together, coded = cell.access == "over_the_air", cell.side_info == "coded" and layers > 0
     packed_signs, packed_layers = 0 if together else encoder.size, 0 if coded else layers
     header = 0
@@ -89,8 +89,8 @@ def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
     Example:
         >>> from signfade.settings import MethodSettings
         >>> encoder = Encoder(MethodSettings(), (300,), sends_scalars=False)
-        >>> channel_uses(encoder, CellSettings(csi="pilot", pilots=4), 20)  # 300 signs, 252 bits of header
-        11120
+        >>> channel_uses(encoder, CellSettings(csi="pilot", pilots=4), 20)  # 300 signs, 84 bits of header
+        7760
     """
     bits, per_symbol = uplink_bits(encoder, cell), _bits_per_symbol(cell)
     together, coded = cell.access == "over_the_air", cell.side_info == "coded" and encoder.sends_scalars

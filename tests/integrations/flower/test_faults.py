@@ -7,18 +7,20 @@ import math
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from signfade.device import Packet
+from signfade.device import Encoder, Packet, make_packet
 from signfade.experiments.config import resolve
 from signfade.experiments.training import RunFailed
-from signfade.integrations.flower.messages import Start
+from signfade.integrations.flower.messages import Answer, Layout, Start
+from signfade.integrations.flower.reply_validator import ReplyFormat
 from signfade.integrations.flower.strategy import OneBitStrategy
-from signfade.settings import RunSettings
+from signfade.settings import MethodSettings, RunSettings
 from signfade.simulation.run import make_task
 
 from .grids import CallingGrid, Node, cell_of, device_node
@@ -27,7 +29,6 @@ SETTINGS = resolve(
     {"rounds": 3, "data.devices": 4, "data.batch": 8, "model.name": "linear", "cell.snr_db": 5.0}
     | {"method.aggregator": "sbfl"}
 )
-HEADER = struct.Struct(">4sBBBIIQI")
 
 
 def strategy_for(settings: RunSettings = SETTINGS, **options: Any) -> OneBitStrategy:
@@ -69,28 +70,32 @@ def packet(change: Callable[[bytes], bytes]) -> Callable[[Node], Node]:
     return changed(lambda words: words | {"packet": change(words["packet"])})
 
 
-def sealed(body: bytes) -> bytes:
-    return body + struct.pack(">I", zlib.crc32(body))
+def put(at: int, what: bytes) -> Callable[[bytes], bytes]:
+    """Overwrite bytes of a packet, and make the checksum right again.
 
-
-def with_scale(value: float) -> Callable[[bytes], bytes]:
-    """Overwrite the float32 scale, and make the checksum right again."""
-    at = HEADER.size + 4
-    return lambda data: sealed(data[:at] + struct.pack(">f", value) + data[at + 4 : -4])
-
-
-def header(**fields: int) -> Callable[[bytes], bytes]:
-    names = ("magic", "version", "mean_bits", "scale_bits", "device", "round", "size", "layers")
+    It also covers numbers that are not sent; their share of it stays as it is.
+    """
 
     def change(data: bytes) -> bytes:
-        values = dict(zip(names, HEADER.unpack_from(data), strict=True)) | fields
-        return sealed(HEADER.pack(*values.values()) + data[HEADER.size : -4])
+        body = data[:at] + what + data[at + len(what) : -4]
+        crc = int.from_bytes(data[-4:], "big") ^ zlib.crc32(data[:-4]) ^ zlib.crc32(body)
+        return body + crc.to_bytes(4, "big")
 
     return change
 
 
+def with_scale(value: float) -> Callable[[bytes], bytes]:
+    """Overwrite the float32 scale, behind the header and the mean."""
+    return put(6 + 4, struct.pack(">f", value))
+
+
 def another_model(data: bytes) -> bytes:
     return Packet.make(torch.ones(99), torch.zeros(1), torch.ones(1), device=2).to_bytes()
+
+
+def another_method(data: bytes) -> bytes:
+    """As long as the right one, but of 649 signs."""
+    return Packet.make(torch.ones(649), torch.zeros(1), torch.ones(1), device=2).to_bytes()
 
 
 def without(name: str) -> Callable[[Node], Node]:
@@ -113,16 +118,29 @@ def empty(node: Node) -> Node:
 
 
 BAD: dict[str, tuple[Callable[[Node], Node], str, str]] = {
-    "garbage": (packet(lambda data: bytes(range(256))), "refused", "its packet is damaged: a packet begins"),
-    "nothing": (packet(lambda data: b""), "refused", "at least 31 bytes; got 0"),
-    "cut": (packet(lambda data: data[:-1]), "refused", "has 121 bytes; got 120"),
+    "garbage": (
+        packet(lambda data: bytes(range(256))),
+        "refused",
+        "damaged: a packet of 650 signs",
+    ),
+    "nothing": (
+        packet(lambda data: b""),
+        "refused",
+        "and 64 bits of scalars has 100 bytes; got 0",
+    ),
+    "cut": (packet(lambda data: data[:-1]), "refused", "has 100 bytes; got 99"),
     "one bit": (packet(lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:]), "refused", "CRC-32"),
     "NaN scale": (packet(with_scale(math.nan)), "refused", "scale must be finite; got NaN"),
     "infinite scale": (packet(with_scale(math.inf)), "refused", "scale must be finite"),
     "negative scale": (packet(with_scale(-1.0)), "refused", "scale must be non-negative"),
-    "another model": (packet(another_model), "refused", "a packet of this model has 650 signs; got 99"),
-    "another round": (packet(header(round=77)), "refused", "its packet is of round 78"),
-    "no such device": (packet(header(device=4)), "refused", "its device number must be 0 to 3; got 4"),
+    "longer": (packet(lambda data: data + b"\0"), "refused", "has 100 bytes; got 101"),
+    "filling": (packet(put(95, b"\xff")), "refused", "body must end in 6 zero bits"),
+    "version 1": (packet(put(0, b"\x01")), "refused", "this reads packets of version 2; got version 1"),
+    "another model": (packet(another_model), "refused", "has 100 bytes; got 31"),
+    "another method": (packet(another_method), "refused", "or of another method or model"),
+    "another round": (packet(put(4, b"\0\x4d")), "refused", "its packet is of round 78 (modulo 65536)"),
+    "no such device": (packet(put(3, b"\x04")), "refused", "its device number must be 0 to 3; got 4"),
+    "a far device": (packet(put(1, b"\xff" * 3)), "refused", "must be 0 to 3; got 16777215"),
     "no packet": (without("packet"), "refused", "it holds no packet"),
     "a text": (changed(lambda words: words | {"packet": "SFPK"}), "refused", "it holds no packet"),
     "no loss": (without("loss"), "refused", "its loss must be a finite number; got None"),
@@ -152,6 +170,18 @@ def test_a_bad_reply_is_named_and_changes_nothing_else(name: str, without_device
     first = strategy.validator.faults[0]
     assert first.startswith(f"round 1: {kind}: node 1001: ")
     assert why in first
+
+
+@pytest.mark.parametrize("round", [0, 65_535, 65_536, 200_000])
+def test_rounds_are_compared_modulo_65536(round: int) -> None:
+    encoder, layout = Encoder(MethodSettings(), (9,)), Layout({"w": (9,)})
+    sent, _ = encoder.encode(torch.linspace(-1, 2, 9).unsqueeze(0))
+    reply = Answer(3, 1, packet=make_packet(encoder, sent, 0, device=3, round=round)).record()
+    expected = ReplyFormat(encoder, layout, devices=4, round=round)
+    assert expected.read(reply).device == 3
+    for other in (round + 1, round + 65_535):
+        with pytest.raises(ValueError, match=rf"its packet is of round {round % 65_536 + 1} "):
+            replace(expected, round=other).read(reply)
 
 
 def test_bad_once_and_good_again(without_device_2: torch.Tensor) -> None:

@@ -206,8 +206,9 @@ def parent(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def sealed(body):
-    return body + struct.pack(">I", zlib.crc32(body))
+def sealed(body, old):
+    crc = int.from_bytes(old[-4:], "big") ^ zlib.crc32(old[:-4]) ^ zlib.crc32(body)
+    return body + crc.to_bytes(4, "big")
 
 
 @app.train()
@@ -237,7 +238,7 @@ def train(message, context):
     words = dict(reply.content["signfade"])
     data = words["packet"]
     if (device, number) == (2, 1):
-        words["packet"] = sealed(data[:31] + struct.pack(">f", float("nan")) + data[35:-4])
+        words["packet"] = sealed(data[:10] + struct.pack(">f", float("nan")) + data[14:-4], data)
     if (device, number) == (1, 2):
         other = Packet.make(torch.ones(4321), torch.zeros(1), torch.ones(1), device=1, round=1)
         words["packet"] = other.to_bytes()
@@ -309,9 +310,9 @@ def test_kills_garbage_and_strangers_change_nothing_else(tmp_path: Path) -> None
     }, log
     assert torch.equal(weights_of(folder.path), reference(settings, HEARD))
     for sentence in (
-        r"round 1: refused: node \d+: its packet is damaged: a packet begins with b'SFPK'",
+        r"round 1: refused: node \d+: its packet is damaged: a packet of \d+ signs .* bytes; got 512",
         r"round 1: refused: node \d+: its packet is damaged: scale must be finite",
-        r"round 2: refused: node \d+: a packet of this model has \d+ signs; got 4321",
+        r"round 2: refused: node \d+: its packet is damaged: a packet of \d+ signs .* bytes; got 559",
         r"round 2: failed: node \d+ \(device 3\): Error: Node Unavailable",
         r"round 2 of 3 is done, going on",
         r"finished",

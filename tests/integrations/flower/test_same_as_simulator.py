@@ -38,6 +38,14 @@ CASES: dict[str, dict[str, Any]] = {
     | {"data.devices": 4, "method.aggregator": "signsgd", "method.tie": "random"},
     "factor": {"method.aggregator": "bfl", "method.joint": "factor", "method.rotation": "shared"},
     "best": {"method.preset": "best", "method.side_bits": 8},
+    "a tenth of a bit": RADIO
+    | {"method.preset": "best", "method.rotation": "private"}
+    | {"method.bits_per_weight": 0.1, "method.side_bits": 4},
+    "a tenth of a bit, its scale as a codeword": RADIO
+    | {"method.preset": "best", "method.bits_per_weight": 0.1, "method.side_bits": 4}
+    | {"cell.side_info": "coded"},
+    "two bits": {"method.preset": "best", "method.bits_per_weight": 2},
+    "rotated as is better": RADIO | {"method.preset": "best", "method.rotation": "auto"},
     "ideal": {"method.aggregator": "ideal"},
     "bounded": RADIO | {"defence.bound_scales": True},
     "reliability": RADIO | {"defence.reliability": True, "method.rotation": "shared"},

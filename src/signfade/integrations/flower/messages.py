@@ -43,7 +43,7 @@ __all__ = [
 RECORD, ARRAYS, STEP = "signfade", "arrays", "step"
 Buffers = dict[str, Tensor]
 Shape = tuple[int, ...]
-_VERSION = 4  # of orders
+_VERSION = 5  # of orders, which fix what a packet looks like
 _MOST_HEADER = 4096  # bytes before the numbers of an array, as NumPy writes it
 
 

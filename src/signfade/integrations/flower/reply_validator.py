@@ -15,7 +15,8 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.supercore import log
 from torch import Tensor
 
-from signfade.device import Encoder, Packet, PacketError, check_packet
+from signfade.device import Encoder, Packet, PacketError, read_packet
+from signfade.device.packet import ROUNDS
 from signfade.integrations.flower.client_registry import ClientRegistry
 from signfade.integrations.flower.exchange import Largest, Replies, message_bytes
 from signfade.integrations.flower.messages import ARRAYS, RECORD, Answer, Layout
@@ -91,12 +92,11 @@ class ReplyFormat:
         if not isinstance(data, bytes):
             raise ValueError("it holds no packet")
         try:
-            packet = Packet.from_bytes(data)
+            packet = read_packet(self.encoder, data)
         except PacketError as error:
             raise ValueError(f"its packet is damaged: {error}") from error
-        check_packet(self.encoder, packet)
-        if packet.round != self.round:
-            raise ValueError(f"its packet is of round {packet.round + 1}")
+        if packet.round != self.round % ROUNDS:
+            raise ValueError(f"its packet is of round {packet.round + 1} (modulo {ROUNDS})")
         return packet
 
     def _device(self, number: object) -> int:
