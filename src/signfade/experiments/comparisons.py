@@ -24,7 +24,15 @@ from signfade.registry import is_import_path, load_function
 from signfade.server import AGGREGATORS
 from signfade.settings import PRESETS, RunSettings
 
-__all__ = ["CompareResult", "compare", "method_settings", "plan", "unused_settings"]
+__all__ = [
+    "CompareResult",
+    "compare",
+    "method_folders",
+    "method_layer",
+    "method_settings",
+    "plan",
+    "unused_settings",
+]
 
 _FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
 
@@ -45,45 +53,66 @@ def _without_preset(settings: RunSettings) -> dict[str, Any]:
     return tree | {"method": kept | {"preset": None}}
 
 
+def method_layer(settings: RunSettings, name: str) -> dict[str, Any]:
+    """Return what a method of a comparison puts on top of the file, with dotted keys and its label.
+
+    A name is looked for among variants, presets, aggregators and compressors in turn; one with a colon is
+    the import path of a rule, labelled with the function's name.
+
+    Example:
+        >>> method_layer(resolve({}), "qsgd")
+        {'method.aggregator': 'ideal', 'method.compressor': 'qsgd', 'label': 'qsgd'}
+    """
+    rivals = [rival for rival in COMPRESSORS.names() if rival != "auto"]
+    if name in settings.variants:
+        return {"label": name} | settings.variants[name]
+    if name in PRESETS:
+        return {"method.preset": name, "label": name}
+    if name in AGGREGATORS.names() or is_import_path(name):
+        return {"method.aggregator": name, "label": name.rpartition(":")[2]}
+    if name in rivals:
+        return {"method.aggregator": "ideal", "method.compressor": name, "label": name}
+    known = [*settings.variants, *PRESETS, *AGGREGATORS.names(), *rivals]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    raise ConfigError(
+        f"unknown method {name!r}; the nearest known one is {near!r}, "
+        "your own is package.module:function or file.py:function"
+    )
+
+
 def method_settings(settings: RunSettings, name: str) -> RunSettings:
     """Return the settings of one method of a comparison, labelled with its name and without variants.
 
-    A name is looked for among variants, presets, aggregators and compressors in turn; one with a colon is
-    the import path of a rule, labelled with the function's name. A preset or an aggregator replaces the
-    preset of the file, also where a variant names it; apart from that a variant is put on top of the file.
+    A preset or an aggregator replaces the preset of the file, also where a variant names it; apart from that
+    a variant is put on top of the file.
 
     Example:
         >>> shared = resolve({"server.momentum": 0.5, "variants": {"slow": {"server.momentum": 0.1}}})
         >>> [method_settings(shared, name).server.momentum for name in ("signsgd", "slow")]
         [0.5, 0.1]
     """
-    label, rivals = name, [rival for rival in COMPRESSORS.names() if rival != "auto"]
-    if name in settings.variants:
-        layer = settings.variants[name]
-        replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
-        tree = _without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
-        fixed = next((key for key in _FIXED if key in layer), None)
-        if fixed is not None:
-            raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")
-        label = layer.get("label", name)
-    elif name in PRESETS:
-        tree, layer = _without_preset(settings), {"method.preset": name}
-    elif name in AGGREGATORS.names() or is_import_path(name):
-        tree, layer = _without_preset(settings), {"method.aggregator": name}
-        label = name.rpartition(":")[2]
-    elif name in rivals:
-        tree, layer = _without_preset(settings), {"method.aggregator": "ideal", "method.compressor": name}
-    else:
-        known = [*settings.variants, *PRESETS, *AGGREGATORS.names(), *rivals]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"unknown method {name!r}; the nearest known one is {near!r}, "
-            "your own is package.module:function or file.py:function"
-        )
-    chosen = resolve(overlay(tree, layer, f"variants.{name}: ") | {"label": label})
+    layer = method_layer(settings, name)
+    fixed = next((key for key in _FIXED if key in layer), None)
+    if fixed is not None:
+        raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")
+    replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
+    tree = _without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
+    chosen = resolve(overlay(tree, layer, f"variants.{name}: "))
     if is_import_path(chosen.method.aggregator):
         load_function(chosen.method.aggregator)  # report a typing error before the first run, not after it
     return chosen
+
+
+def method_folders(settings: RunSettings, methods: Sequence[str]) -> dict[str, RunSettings]:
+    """Return the settings of the methods of a comparison by the names of their folders, in order."""
+    found: dict[str, RunSettings] = {}
+    for chosen in (method_settings(settings, name) for name in methods):
+        slug = folder_name(chosen.method_label)
+        if slug.casefold() in map(str.casefold, found):
+            label = chosen.method_label
+            raise ConfigError(f"two of the methods are called {label!r}; give one a label of its own")
+        found[slug] = chosen
+    return found
 
 
 def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int = 1) -> list[PlannedRun]:
@@ -100,16 +129,11 @@ def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int
         raise ConfigError("there is nothing to compare: name methods, such as --methods signsgd,sbfl,ideal")
     if seeds < 1:
         raise ConfigError(f"seeds must be 1 or more; got {seeds}")
-    chosen = [method_settings(settings, name) for name in methods]
-    labels = [one.method_label for one in chosen]
-    slugs = [folder_name(label) for label in labels]
-    for i, slug in enumerate(slugs):
-        if slug.casefold() in (other.casefold() for other in slugs[:i]):
-            raise ConfigError(f"two of the methods are called {labels[i]!r}; give one a label of its own")
+    folders = method_folders(settings, methods)
     return [
         place_run(one.model_copy(update={"seed": seed}), folder / slug / f"seed-{seed}")
         for seed in range(settings.seed, settings.seed + seeds)
-        for one, slug in zip(chosen, slugs)
+        for slug, one in folders.items()
     ]
 
 
