@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from signfade.experiments.comparisons import compare, method_settings, plan, unused_settings
+from signfade.experiments.comparisons import compare, plan, unused_settings
 from signfade.experiments.config import ConfigError, load, resolve
 from signfade.experiments.folder import FolderError
+from signfade.experiments.methods import method_settings
 from signfade.experiments.style import PLACES
 from signfade.experiments.training import train
 from signfade.experiments.workers.job_queue import Event

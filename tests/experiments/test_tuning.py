@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from signfade.cli.entry import run as signfade
-from signfade.experiments.comparisons import _in_turn, method_settings, plan
+from signfade.experiments.comparisons import _in_turn, plan
 from signfade.experiments.config import ConfigError, load, resolve
 from signfade.experiments.folder import FolderError, RunFolder
+from signfade.experiments.methods import method_settings
 from signfade.experiments.training import PlannedRun, RunFailed
 from signfade.experiments.tuning import MOMENTA, RATES, Protocol, Score, Trial, score, tune, write_tuned
 from signfade.experiments.workers.job_queue import Outcome

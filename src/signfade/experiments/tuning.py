@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from signfade.experiments.comparisons import method_folders, method_layer
 from signfade.experiments.config import ConfigError
 from signfade.experiments.files import FolderError, why, write_atomically
 from signfade.experiments.folder import RunFolder
+from signfade.experiments.methods import method_folders, method_layer
 from signfade.experiments.toml import to_toml
 from signfade.experiments.training import PlannedRun, RunFailed, place_run
 from signfade.experiments.workers.job_queue import Outcome
