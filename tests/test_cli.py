@@ -84,7 +84,7 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded []"
-    for command in ("run", "compare", "demo", "link", "theory", "report", "data", "config"):
+    for command in ("run", "compare", "demo", "link", "theory", "report", "sweep", "tune", "data", "config"):
         assert f"\n  {command} " in done.stdout
 
 

@@ -17,8 +17,8 @@ from signfade.cli.entry import run as signfade
 from signfade.device import add_sign_noise, rotate, rotated_size, sign, unrotate
 from signfade.device.compressors import COMPRESSORS, Compressed
 from signfade.device.rivals import qsgd_bits, qsgd_levels
-from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import ConfigError, resolve
+from signfade.experiments.methods import method_settings
 from signfade.keys import generator, stream_keys
 from signfade.settings import method_name
 from signfade.simulation.clients import Clients, Update

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signfade.experiments.comparisons import method_settings
 from signfade.experiments.config import (
     ConfigError,
     differences,
@@ -23,6 +22,7 @@ from signfade.experiments.config import (
     plain_defaults,
     resolve,
 )
+from signfade.experiments.methods import method_settings
 from signfade.experiments.toml import to_toml, toml_value
 from signfade.server import AGGREGATORS
 from signfade.settings import DEFAULT_PRESET, PRESETS, RunSettings

@@ -23,6 +23,7 @@ from signfade.cli.data_command import data_app
 from signfade.cli.deploy_command import deploy
 from signfade.cli.reproduce_command import reproduce
 from signfade.cli.sweep_command import sweep
+from signfade.cli.tune_command import tune
 
 __all__ = ["app", "run"]
 
@@ -42,6 +43,7 @@ app = typer.Typer(
 for _name in commands.__all__:
     app.command()(getattr(commands, _name))
 app.command()(sweep)
+app.command()(tune)
 app.command()(reproduce)
 app.command()(deploy)
 app.add_typer(data_app, name="data")
@@ -122,7 +124,7 @@ def _exit_code(error: BaseException, arguments: Sequence[str]) -> tuple[int, str
 def _how_to_resume(arguments: Sequence[str]) -> str:
     """A run asks for `--resume`; comparisons always go on from where they are."""
     again = list(arguments)
-    if again[:1] not in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["deploy"]):
+    if again[:1] not in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["tune"], ["deploy"]):
         return "nothing to resume"
     if again[:1] in (["run"], ["deploy"]) and "--resume" not in again:
         again.append("--resume")

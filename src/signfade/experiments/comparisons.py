@@ -5,28 +5,21 @@ All of that is drawn from streams keyed by the seed alone, so giving every metho
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from signfade.device.compressors import COMPRESSORS
-from signfade.experiments.config import ConfigError, flatten, overlay, resolve
-from signfade.experiments.files import folder_name
+from signfade.experiments.config import ConfigError
 from signfade.experiments.group import Group, group_runs
+from signfade.experiments.methods import method_folders
 from signfade.experiments.results import load_run
 from signfade.experiments.training import PlannedRun, RunFailed, place_run, train
 from signfade.experiments.workers import run_pool
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
-from signfade.registry import is_import_path, load_function
-from signfade.server import AGGREGATORS
-from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
+from signfade.settings import PRESETS, RunSettings
 
-__all__ = ["CompareResult", "compare", "method_settings", "plan", "unused_settings"]
-
-_FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
+__all__ = ["CompareResult", "compare", "plan", "unused_settings"]
 
 
 @dataclass(frozen=True)
@@ -37,57 +30,6 @@ class CompareResult:
     failed: dict[Path, str] = field(default_factory=dict)  # why runs failed, by folder; they are in no table
 
 
-def _without_preset(settings: RunSettings) -> dict[str, Any]:
-    """The settings as tables, with what their preset decided left open again."""
-    tree = settings.model_dump(exclude={"variants"})
-    preset = settings.method.preset or ""
-    for section, decided in {"method": PRESETS.get(preset, {}), **PRESET_TRAINING.get(preset, {})}.items():
-        tree[section] = {key: v for key, v in tree[section].items() if decided.get(key, ...) != v}
-    tree["method"]["preset"] = None
-    return tree
-
-
-def method_settings(settings: RunSettings, name: str) -> RunSettings:
-    """Return the settings of one method of a comparison, labelled with its name and without variants.
-
-    A name is looked for among variants, presets, aggregators and compressors in turn; one with a colon is
-    the import path of a rule, labelled with the function's name. A preset or an aggregator replaces the
-    preset of the file, also where a variant names it; apart from that a variant is put on top of the file.
-
-    Example:
-        >>> shared = resolve({"server.momentum": 0.5, "variants": {"slow": {"server.momentum": 0.1}}})
-        >>> [method_settings(shared, name).server.momentum for name in ("signsgd", "slow")]
-        [0.5, 0.1]
-    """
-    label, rivals = name, [rival for rival in COMPRESSORS.names() if rival != "auto"]
-    if name in settings.variants:
-        layer = settings.variants[name]
-        replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
-        tree = _without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
-        fixed = next((key for key in _FIXED if key in layer), None)
-        if fixed is not None:
-            raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")
-        label = layer.get("label", name)
-    elif name in PRESETS:
-        tree, layer = _without_preset(settings), {"method.preset": name}
-    elif name in AGGREGATORS.names() or is_import_path(name):
-        tree, layer = _without_preset(settings), {"method.aggregator": name}
-        label = name.rpartition(":")[2]
-    elif name in rivals:
-        tree, layer = _without_preset(settings), {"method.aggregator": "ideal", "method.compressor": name}
-    else:
-        known = [*settings.variants, *PRESETS, *AGGREGATORS.names(), *rivals]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"unknown method {name!r}; the nearest known one is {near!r}, "
-            "your own is package.module:function or file.py:function"
-        )
-    chosen = resolve(overlay(tree, layer, f"variants.{name}: ") | {"label": label})
-    if is_import_path(chosen.method.aggregator):
-        load_function(chosen.method.aggregator)  # report a typing error before the first run, not after it
-    return chosen
-
-
 def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int = 1) -> list[PlannedRun]:
     """Return the runs of a comparison in their order: all methods of one seed, then the next.
 
@@ -95,6 +37,7 @@ def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int
     the folder `folder/method/seed-N`.
 
     Example:
+        >>> from signfade.experiments.config import resolve
         >>> [run.folder.as_posix() for run in plan(resolve({"seed": 7}), ["sbfl", "ideal"], Path("runs/x"))]
         ['runs/x/sbfl/seed-7', 'runs/x/ideal/seed-7']
     """
@@ -102,16 +45,11 @@ def plan(settings: RunSettings, methods: Sequence[str], folder: Path, seeds: int
         raise ConfigError("there is nothing to compare: name methods, such as --methods signsgd,sbfl,ideal")
     if seeds < 1:
         raise ConfigError(f"seeds must be 1 or more; got {seeds}")
-    chosen = [method_settings(settings, name) for name in methods]
-    labels = [one.method_label for one in chosen]
-    slugs = [folder_name(label) for label in labels]
-    for i, slug in enumerate(slugs):
-        if slug.casefold() in (other.casefold() for other in slugs[:i]):
-            raise ConfigError(f"two of the methods are called {labels[i]!r}; give one a label of its own")
+    folders = method_folders(settings, methods)
     return [
         place_run(one.model_copy(update={"seed": seed}), folder / slug / f"seed-{seed}")
         for seed in range(settings.seed, settings.seed + seeds)
-        for one, slug in zip(chosen, slugs)
+        for slug, one in folders.items()
     ]
 
 
@@ -119,6 +57,7 @@ def unused_settings(settings: RunSettings, runs: Sequence[PlannedRun]) -> list[s
     """Return one sentence for each setting of the method that is given and that no run of the plan has.
 
     Example:
+        >>> from signfade.experiments.config import resolve
         >>> shared = resolve({"method.aggregator": "blmmse"})
         >>> unused_settings(shared, plan(shared, ["best", "ideal"], Path("runs/x")))
         ["method.aggregator = 'blmmse' is not used: each of the methods best, ideal brings its own"]

@@ -77,23 +77,26 @@ def _line(name: str, field: FieldInfo, value: Any, comments: bool) -> list[str]:
     return [*lines, f'# {name} = "none"'] if comments else []
 
 
-def to_toml(settings: RunSettings, *, comments: bool = False) -> str:
+def to_toml(settings: RunSettings, *, comments: bool = False, given: bool = False) -> str:
     """Return all settings, defaults included, as TOML; what is not set is left out.
 
-    With `comments`, descriptions stand above the keys, and keys without a value are commented out.
+    With `comments`, descriptions stand above the keys, and keys without a value are commented out. With
+    `given`, the keys that nobody gave are left out.
     """
     heads: list[str] = []
     sections: list[str] = []
     choices = _registered() if comments else {}
     for name, field in RunSettings.model_fields.items():
         value = getattr(settings, name)
-        if name == "variants":
+        if name == "variants" or (given and name not in settings.model_fields_set):
             continue
         if isinstance(value, BaseModel):
             about = (type(value).__doc__ or "").strip()
             head = f"[{name}]  # {about}" if comments and about else f"[{name}]"
             sections += ["", head]
             for inner, info in type(value).model_fields.items():
+                if given and inner not in value.model_fields_set:
+                    continue
                 for choice, help in choices.get(f"{name}.{inner}", []):
                     sections += _comment(f"{choice}: {help}", "  ")
                 sections += _line(inner, info, getattr(value, inner), comments)
