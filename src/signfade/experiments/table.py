@@ -29,6 +29,7 @@ _SHORT = {  # headers for the terminal, and what they stand for
     "cosine": ("cosine", "of the estimate and the true sum"),
     "error, measured": ("error", "of the estimate, squared and normalised"),
     "error, predicted": ("theory", "predicts this error"),
+    "dB above the limit": ("dB", "above the limit, which no scheme can go below"),
 }
 
 
@@ -97,6 +98,7 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
         ("cosine", lambda g: spread_text(g.values("cosine"), digits)),
         ("error, measured", lambda g: spread_text(g.values("nmse"), digits)),
         ("error, predicted", lambda g: spread_text(g.values("nmse_theory"), digits)),
+        ("dB above the limit", lambda g: spread_text(g.values("db_above_limit"), 1)),
     ]
     rows = tuple(tuple(cell(group) for _, cell in columns) for group in groups)
     shown = [j for j in range(len(columns)) if j < 2 or any(row[j] != _DASH for row in rows)]

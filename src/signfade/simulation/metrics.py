@@ -11,16 +11,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from signfade import theory
 from signfade.device.scale_range import count_saturation
 from signfade.kernels.correlations import pair_sums
-from signfade.server import Estimate, ServerMemory, Truth
+from signfade.server import Estimate, Received, ServerMemory, Truth
 from signfade.server.joint_rule import PAIRED_DEVICES
+from signfade.settings import RunSettings
 
 if TYPE_CHECKING:
     from signfade.simulation.clients import Present, Update
     from signfade.simulation.round import Simulation, State
 
-__all__ = ["Diverged", "LossState", "Observer", "round_record", "silent_record", "watch_loss"]
+__all__ = [
+    "Diverged",
+    "LossState",
+    "Observer",
+    "limit_record",
+    "round_record",
+    "silent_record",
+    "watch_loss",
+]
 
 _WINDOW = 5  # rounds over which the loss is averaged
 
@@ -200,10 +210,34 @@ def silent_record(simulation: Simulation, state: State, present: Present) -> tup
     }
 
 
+def limit_record(simulation: Simulation, received: Received, truth: Truth) -> dict[str, float]:
+    """Return the least error that any scheme could have had, in rounds that are evaluated.
+
+    `nmse_limit` is that of devices which are all correlated by `correlation_mean`, the mean over pairs; of
+    independent devices where that is negative. Only for rotated bits (their coordinates are Gaussian) of
+    devices that are received one by one over links with noise.
+    """
+    settings, encoder = simulation.settings, received.encoder
+    orthogonal = settings.cell.access == "orthogonal" and not settings.cell.perfect
+    rotated = settings.method.rotation != "none" and truth.correlation is not None
+    if not (rotated and orthogonal and _due(settings, received.round + 1)):
+        return {}
+    r = 0.0
+    if (devices := len(received)) > 1:
+        assert truth.correlation is not None
+        r = (float(truth.correlation.sum()) - devices) / (devices * (devices - 1))
+    uses = encoder.sent * (settings.method.level_bits or 1) / len(truth.total)
+    least = theory.limit(received.signals.link.snr, min(1.0, max(0.0, r)), uses)
+    return {"nmse_limit": float(least), "correlation_mean": r}
+
+
+def _due(settings: RunSettings, done: int) -> bool:
+    return done >= settings.rounds or done % settings.eval.every == 0 or done in settings.eval.at
+
+
 def _evaluate(simulation: Simulation, state: State) -> dict[str, float | None]:
     """Evaluate the model if it is time to."""
-    settings, done = simulation.settings, state.server.round
-    due = done >= settings.rounds or done % settings.eval.every == 0 or done in settings.eval.at
+    due = _due(simulation.settings, state.server.round)
     loss, accuracy = simulation.task.evaluate(state.server.weights) if due else (None, None)
     return {"test_loss": loss, "test_accuracy": accuracy}
 
