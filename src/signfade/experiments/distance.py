@@ -1,8 +1,8 @@
-"""How far a method is above the limit: what `signfade link`, `signfade theory` and reports say about it."""
+"""How far a method is above the limit: what `signfade link` and reports say about it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
@@ -11,43 +11,18 @@ from numpy.typing import NDArray
 from signfade.experiments.group import Group
 from signfade.server import AGGREGATORS
 from signfade.settings import RunSettings
-from signfade.theory.dial import dial_nmse, dial_uses, equal_correlation
+from signfade.theory.dial import dial_uses, equal_correlation
 from signfade.theory.joint import JointMoments, given_moments, vote_moments
 from signfade.theory.limits import above_db, limit
 from signfade.theory.rate import Rotated, harmonics
 from signfade.theory.rules import moments
 
-__all__ = ["INDEPENDENT", "dial_errors", "distances", "limit_finding", "limit_lines", "predicted_errors"]
+__all__ = ["INDEPENDENT", "limit_finding", "limit_lines", "predicted_errors"]
 
 Array = NDArray[np.float64]
 
 INDEPENDENT = "bound for independent devices"
 _DEVICES, _NUMBERS = 1000, 20_000  # the first 1000 devices stand for all; as many links are looked at
-
-
-def dial_errors(
-    snr_db: Array,
-    rates: Sequence[float | str],
-    devices: int,
-    correlation: float,
-    private: bool | None,
-    papr_db: float | None,
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the errors of settings of the dial by label, and the limit of each, at SNRs `[S]`.
-
-    `private` None is both kinds of rotations.
-    """
-    snr = np.repeat(10 ** (snr_db / 10)[:, None], devices, axis=1)
-    errors, limits = {}, {}
-    for rate in rates:
-        peak = "" if rate != "analog" else ", no peak limit" if papr_db is None else f", {papr_db:g} dB peak"
-        unit = "" if rate == "analog" else " bit" if float(rate) <= 1 else " bits"
-        least = np.atleast_1d(limit(snr, max(0.0, correlation), dial_uses(rate)))
-        for own in (False, True) if private is None else (private,):
-            label = f"{rate}{unit}{peak}, {'private' if own else 'shared'}"
-            found = dial_nmse(snr, rate, correlation, private=own, papr_db=papr_db)
-            errors[label], limits[label] = np.atleast_1d(found), least
-    return errors, limits
 
 
 def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> tuple[float, float] | None:
@@ -61,7 +36,7 @@ def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> t
     ones, matrix = np.ones(devices), equal_correlation(devices, correlation)
     if not rule.scaled and rule.breaks_ties:
         law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
-        votes = [vote_moments(row, ones, matrix, tie=method.tie, **law) for row in snr]  # type: ignore[arg-type]
+        votes = [vote_moments(row, ones, matrix, tie=method.tie, **law) for row in snr]
         error = fmean(vote.cut(1.0, method.part).best_scaled_nmse() for vote in votes)
         return error, error
     turned = method.rotation in ("private", "auto") or method.level_bits != 1
@@ -85,7 +60,9 @@ def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> t
             np.fill_diagonal(both, second)
             root = np.sqrt(np.maximum(second, 1e-300))
             seen = agreed * np.sqrt(2 / np.pi) * first * (r @ ones)
-            combine = np.linalg.solve(both / np.outer(root, root) + 1e-9 * np.eye(devices), seen / root) / root
+            combine = (
+                np.linalg.solve(both / np.outer(root, root) + 1e-9 * np.eye(devices), seen / root) / root
+            )
         law = {"combine": combine, "noise": method.sign_noise}
         return given_moments(first, second, ones, r, **law).cut(1.0, method.part)  # type: ignore[arg-type]
 
@@ -114,26 +91,30 @@ def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: 
     if rule.sends == "values" or faded_snr_db is None:
         return []
     if cell.access == "over_the_air":
-        return ["Limit: it is that of devices received one by one, and none is known for what the air adds up."]
+        return [
+            "Limit: it is that of devices received one by one, and none is known for what the air adds up."
+        ]
     if method.family != "gaussian" and method.rotation == "none":
         return ["Limit: it is that of Gaussian coordinates; set method.rotation to shared or private."]
     snr = 10 ** (faded_snr_db[:, :_DEVICES] / 10)
+    equal_correlation(snr.shape[1], correlation)  # refuses what no devices can have
     snr = snr[: max(1, _NUMBERS // snr.shape[1])]
-    uses = method.part * (method.level_bits or 1)
+    uses = dial_uses(method.bits_per_weight)
     least = float(np.mean(limit(snr, max(0.0, correlation), uses)))
     lines = []
     if (errors := predicted_errors(settings, snr, correlation)) is not None:
         rate = method.bits_per_weight
         sent = "amplitudes" if rate == "analog" else f"{rate:g} bit{'s' * (rate > 1)} per weight"
         lines.append(
-            f"{settings.method_label} ({sent}, rotation {method.rotation}): predicted error of the sum "
+            f"{settings.method_label}, {sent}, rotation {method.rotation}: predicted error of the sum "
             f"{errors[0]:.3g}, {_above(errors[0], least)}."
         )
         if method.debias:
             lines.append(f"Debiased: predicted error {errors[1]:.3g}, {_above(errors[1], least)}.")
-    what = INDEPENDENT if correlation <= 0 else f"devices correlated by {correlation:g}"
+    what = f"bound for devices correlated by {correlation:g}" if correlation > 0 else INDEPENDENT
+    apart = "; none is known for devices that disagree" if correlation < 0 else ""
     each = "use" if uses == 1 else "uses"
-    return [*lines, f"Limit: {least:.3g}, {what}, {uses:g} channel {each} per weight; no scheme has less."]
+    return [*lines, f"Limit: {least:.3g}, {what}, {uses:g} channel {each} per weight{apart}."]
 
 
 def limit_finding(groups: Sequence[Group]) -> str:
@@ -141,10 +122,10 @@ def limit_finding(groups: Sequence[Group]) -> str:
     found = {group.label: values for group in groups if (values := group.values("db_above_limit"))}
     if not found:
         return ""
-    told = ", ".join(f"{label} {_db(fmean(values))}" for label, values in found.items())
+    told = ", ".join(f"{label} is {_db(fmean(values))} above the limit" for label, values in found.items())
     apart = [g.label for g in groups if (r := g.values("correlation_mean")) and fmean(r) < 0]
-    note = f" For {', '.join(apart)}, whose devices disagree on average, it is the {INDEPENDENT}."
-    return f"Above the limit, which no scheme can go below: {told}.{note if apart else ''}"
+    note = f" Devices of {', '.join(apart)} disagree on average, so that this is the {INDEPENDENT}."
+    return f"The error of {told} for devices that are all alike.{note if apart else ''}"
 
 
 def _above(error: float, least: float) -> str:
@@ -153,9 +134,3 @@ def _above(error: float, least: float) -> str:
 
 def _db(value: float) -> str:
     return f"{value:.1f} dB".replace("-", "−")
-
-
-def distances(errors: Mapping[str, Array], limits: Mapping[str, Array] | Array) -> dict[str, Array]:
-    """Return the errors in dB above their limits, by label."""
-    each = limits if isinstance(limits, Mapping) else dict.fromkeys(errors, limits)
-    return {label: np.asarray(above_db(error, each[label])) for label, error in errors.items()}

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from signfade.experiments import panels
+from signfade.experiments.distance import limit_finding
 from signfade.experiments.files import FolderError, folder_name, why, write_atomically
 from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import OldRunError
@@ -120,7 +121,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
         table=_cards(comparison(groups), groups),
         sent=_sent(groups),
         table_note=_text(_table_note(groups)),
-        theory_finding=_text(theory_finding(groups)),
+        theory_finding=_text(f"{theory_finding(groups)} {limit_finding(groups)}".strip()),
         theory=_theory(groups),
         theory_curves="\n".join(svg for name, svg in drawn.items() if name in _THEORY_PANELS),
         rerun=_rerun(groups),

@@ -229,10 +229,10 @@ def summarise(
 
     `rounds_to_loss_1` is the first round t >= 5 with mean(train_loss of t-4..t) <= 1, `rounds_to_accuracy_09`
     the first evaluated round with test_accuracy >= 0.9; null if never. The bits to each are those of all
-    devices up to that round. `db_above_limit` compares the mean errors of estimates with those that no scheme
-    can go below, over the rounds that have both. `uplink_bits` is everything that the devices sent, `payload_bits` signs and
-    scalars alone, as the paper counts, and `wire_uplink_bits` what a deployment measured. `diverged_at` is
-    the first round in which something was not finite.
+    devices up to that round. `db_above_limit` compares the mean of `nmse` with that of `nmse_limit` over the
+    rounds that have both. `uplink_bits` is everything that the devices sent, `payload_bits` signs and scalars
+    alone, as the paper counts, and `wire_uplink_bits` what a deployment measured. `diverged_at` is the first
+    round in which something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]

@@ -29,7 +29,7 @@ _SHORT = {  # headers for the terminal, and what they stand for
     "cosine": ("cosine", "of the estimate and the true sum"),
     "error, measured": ("error", "of the estimate, squared and normalised"),
     "error, predicted": ("theory", "predicts this error"),
-    "dB above the limit": ("dB", "above the limit, which no scheme can go below"),
+    "dB above the limit": ("dB", "of the error above the limit for devices that are alike"),
 }
 
 

@@ -24,10 +24,9 @@ def dial_uses(bits_per_weight: float | str) -> float:
 
 def equal_correlation(devices: int, r: float) -> Array:
     """All devices correlated by r, `[K, K]`; from `-1/(K - 1)` to 1."""
-    if not -1 / max(1, devices - 1) <= r <= 1:
-        raise ValueError(
-            f"correlation must be from {-1 / max(1, devices - 1):.3g} to 1 for {devices} devices; got {r:g}"
-        )
+    least = -1 / max(1, devices - 1)
+    if not least <= r <= 1:
+        raise ValueError(f"correlation must be from {least:.3g} to 1 for {devices} devices; got {r:g}")
     return np.full((devices, devices), float(r)) + (1 - r) * np.eye(devices)
 
 

@@ -24,7 +24,9 @@ def above_db(error: Numbers, least: Numbers) -> Array:
         3.01
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        return plain(10 * np.log10(non_negative("error", error, infinite=True) / non_negative("least", least)))
+        return plain(
+            10 * np.log10(non_negative("error", error, infinite=True) / non_negative("least", least))
+        )
 
 
 def limit(snr: Numbers, correlation: float = 0.0, uses: float = 1.0) -> Array:
