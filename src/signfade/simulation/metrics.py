@@ -213,21 +213,24 @@ def silent_record(simulation: Simulation, state: State, present: Present) -> tup
 def limit_record(simulation: Simulation, received: Received, truth: Truth) -> dict[str, float]:
     """Return the least error that any scheme could have had, in rounds that are evaluated.
 
-    `nmse_limit` is that of devices which are all correlated by `correlation_mean`, the mean over pairs; of
-    independent devices where that is negative. Only for rotated bits (their coordinates are Gaussian) of
-    devices that are received one by one over links with noise.
+    `nmse_limit` is that of devices which are alike and all correlated by `correlation_mean`, the mean over
+    pairs. Where that is negative, or within three deviations of zero, it is that of independent devices,
+    `sum_k w_k**2*(1 + gamma_k)**-uses/sum_k w_k**2` with `w_k = alpha_k*std_k`. Only for rotated bits (their
+    coordinates are Gaussian) of devices that are received one by one over links with noise.
     """
-    settings, encoder = simulation.settings, received.encoder
+    settings, encoder, devices = simulation.settings, received.encoder, len(received)
     orthogonal = settings.cell.access == "orthogonal" and not settings.cell.perfect
-    rotated = settings.method.rotation != "none" and truth.correlation is not None
-    if not (rotated and orthogonal and _due(settings, received.round + 1)):
+    if settings.method.rotation == "none" or truth.correlation is None or not orthogonal:
         return {}
-    r = 0.0
-    if (devices := len(received)) > 1:
-        assert truth.correlation is not None
-        r = (float(truth.correlation.sum()) - devices) / (devices * (devices - 1))
-    uses = encoder.sent * (settings.method.level_bits or 1) / len(truth.total)
-    least = theory.limit(received.signals.link.snr, min(1.0, max(0.0, r)), uses)
+    if not _due(settings, received.round + 1):
+        return {}
+    snr, size, pairs = received.signals.link.snr, len(truth.total), devices * (devices - 1)
+    r = min(1.0, (float(truth.correlation.sum()) - devices) / max(1, pairs))
+    uses = encoder.sent * (settings.method.level_bits or 1) / size
+    if r > 3 * math.sqrt(2 / (size * max(1, pairs))):
+        return {"nmse_limit": float(theory.limit(snr, r, uses)), "correlation_mean": r}
+    energy = (received.weights.double() * truth.priors.std[:, 0].double()).square().numpy()
+    least = theory.limit(snr[:, None], uses=uses) @ energy / max(float(energy.sum()), 1e-300)
     return {"nmse_limit": float(least), "correlation_mean": r}
 
 
