@@ -11,8 +11,9 @@ import pytest
 
 from signfade.cli.entry import run as signfade
 from signfade.experiments.config import load
-from signfade.experiments.distance import limit_finding, limit_lines, predicted_errors
+from signfade.experiments.distance import limit_lines, limit_notes, predicted_errors
 from signfade.experiments.group import Group, Run
+from signfade.experiments.html_report import render_report
 from signfade.experiments.metrics import summarise
 from signfade.experiments.table import comparison
 from signfade.theory import limit, vote_nmse
@@ -199,7 +200,7 @@ def test_link_prints_it(tmp_path: Path, capsys: Text) -> None:
 
 def group(label: str, r: float, *ratios: float) -> Group:
     config = {"name": "a", "label": label, "method": {"aggregator": "bfl"}, "rounds": 1}
-    record = {"round": 1, "nmse_limit": 0.1, "correlation_mean": r}
+    record = {"round": 1, "nmse_limit": 0.1, "correlation_mean": r, "nmse_theory": 0.2}
     runs = [
         Run(Path(), "", {**config, "seed": s}, [{**record, "nmse": 0.1 * x}], None)
         for s, x in enumerate(ratios)
@@ -209,13 +210,17 @@ def group(label: str, r: float, *ratios: float) -> Group:
 
 def test_reports_and_tables_say_it() -> None:
     near, far = group("near", 0.2, 2.0, 2.0), group("far", -0.1, 10.0)
-    told = "The error of near is 3.0 dB above the limit, far is 10.0 dB above the limit"
-    apart = "Devices of far disagree on average, so that this is the bound for independent devices."
-    assert limit_finding([near, far]) == f"{told} for devices that are all alike. {apart}"
-    assert limit_finding([near]).count("independent") == 0
     words = comparison([near, far])
+    assert words.notes == (
+        "far: devices disagree on average; the limit is the bound for independent devices.",
+    )
+    assert limit_notes([near]) == []
     column = words.headers.index("dB above the limit")
     assert [row[column] for row in words.rows] == ["3.0", "10.0"]
     without = Group("old", (Run(Path(), "", {"name": "a"}, [{"round": 1, "nmse": 0.5}], None),))
-    assert limit_finding([without]) == ""
+    assert limit_notes([without]) == []
+    page = render_report([near, far])
+    assert "<th scope=col>above the limit</th>" in page
+    assert "<td>3.0 dB</td></tr>" in page
+    assert "above the limit" not in render_report([without])
     assert "dB above the limit" not in comparison([without]).headers

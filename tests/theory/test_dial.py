@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from signfade.theory import above_db, dial_nmse, dial_uses, limit
+from signfade.theory import above_db, limit
+from signfade.theory.dial import dial_nmse, dial_uses
 
 
 @pytest.mark.parametrize("r", [0.0, 0.3, 0.9])

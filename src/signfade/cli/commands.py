@@ -201,7 +201,7 @@ def theory(
         files = save_figure(figure, plot.with_suffix(""), [kind])
     console = stdout_console()
     averaged = "" if fading == "none" else f", averaged over {fading} fading"
-    console.print(f"{ERRORS_ARE}{averaged}" if dial is None else dial.title, soft_wrap=True)
+    console.print(f"{ERRORS_ARE}{averaged}" if dial is None else dial.title)
     for part in error_tables(snrs, table.rows, console.width):
         console.print(part)
     if table.above:

@@ -17,7 +17,7 @@ from signfade.theory.limits import above_db, limit
 from signfade.theory.rate import Rotated, harmonics
 from signfade.theory.rules import moments
 
-__all__ = ["INDEPENDENT", "limit_finding", "limit_lines", "predicted_errors"]
+__all__ = ["INDEPENDENT", "above_text", "limit_lines", "limit_notes", "predicted_errors"]
 
 Array = NDArray[np.float64]
 
@@ -117,15 +117,22 @@ def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: 
     return [*lines, f"Limit: {least:.3g}, {what}, {uses:g} channel {each} per weight{apart}."]
 
 
-def limit_finding(groups: Sequence[Group]) -> str:
-    """Return how far the methods' measured errors are above the limit, in a sentence; empty without one."""
-    found = {group.label: values for group in groups if (values := group.values("db_above_limit"))}
-    if not found:
-        return ""
-    told = ", ".join(f"{label} is {_db(fmean(values))} above the limit" for label, values in found.items())
+def limit_notes(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence about methods whose limit is that of independent devices, none if there are none."""
     apart = [g.label for g in groups if (r := g.values("correlation_mean")) and fmean(r) < 0]
-    note = f" Devices of {', '.join(apart)} disagree on average, so that this is the {INDEPENDENT}."
-    return f"The error of {told} for devices that are all alike.{note if apart else ''}"
+    return (
+        [f"{', '.join(apart)}: devices disagree on average; the limit is the {INDEPENDENT}."] if apart else []
+    )
+
+
+def above_text(values: Sequence[float]) -> str:
+    """Return how far methods are above the limit, mean over seeds; a dash where there is none.
+
+    Example:
+        >>> above_text([2.0, 3.0]), above_text([])
+        ('2.5 dB', '–')
+    """
+    return _db(fmean(values)) if values else "–"
 
 
 def _above(error: float, least: float) -> str:

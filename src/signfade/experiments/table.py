@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from signfade.experiments.distance import limit_notes
 from signfade.experiments.group import Group
 from signfade.experiments.metrics import BIT_KEYS, fall_text
 
@@ -105,7 +106,7 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
     return Comparison(
         tuple(columns[j][0] for j in shown),
         tuple(tuple(row[j] for j in shown) for row in rows),
-        tuple(note for group in groups for note in _notes(group)),
+        (*(note for group in groups for note in _notes(group)), *limit_notes(groups)),
     )
 
 

@@ -16,7 +16,6 @@ from signfade.theory.bounds import (
     step_sizes,
 )
 from signfade.theory.coding import block_error, block_error_faded, outage, threshold_snr
-from signfade.theory.dial import dial_nmse, dial_uses
 from signfade.theory.errors import Printed, mse, mse_faded, nmse, printed_mse, tie_probability, vote_nmse
 from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
 from signfade.theory.limits import above_db, limit
@@ -39,8 +38,6 @@ __all__ = [
     "block_error",
     "block_error_faded",
     "corrected_bound",
-    "dial_nmse",
-    "dial_uses",
     "feedback_limit",
     "feedback_ratio",
     "gain",
