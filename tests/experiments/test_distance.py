@@ -166,6 +166,8 @@ def test_link_says_error_limit_and_distance() -> None:
     assert lines(0.0, "method.aggregator=ideal") == []
     assert "received one by one" in lines(0.0, "method.aggregator=sbfl", "cell.access=over_the_air")[0]
     assert "Gaussian coordinates" in lines(0.0, "method.aggregator=sbfl", "method.prior=laplacian")[0]
+    many = limit_lines(load(None, ["data.devices=501"]), np.zeros((1, 501)), 0.0)
+    assert many[-1].endswith("per weight; of the first 500 devices.")
     with pytest.raises(ValueError, match=r"correlation must be from -0.0526 to 1 for 20 devices; got 2"):
         lines(2.0)
 

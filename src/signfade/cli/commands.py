@@ -164,7 +164,7 @@ def theory(
     correlation: Annotated[
         float | None, Option(metavar="R", help="Between any two devices' gradients.")
     ] = None,
-    devices: Annotated[int | None, Option(metavar="K", min=1, max=1000, help="Devices in the sum.")] = None,
+    devices: Annotated[int | None, Option(metavar="K", min=1, max=500, help="Devices in the sum.")] = None,
     private: Annotated[
         bool | None, Option("--private/--shared", help="Rotations; by default both.", show_default=False)
     ] = None,

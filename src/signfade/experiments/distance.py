@@ -22,7 +22,7 @@ __all__ = ["INDEPENDENT", "above_text", "limit_lines", "limit_notes", "predicted
 Array = NDArray[np.float64]
 
 INDEPENDENT = "bound for independent devices"
-_DEVICES, _NUMBERS = 1000, 20_000  # the first 1000 devices stand for all; as many links are looked at
+_DEVICES, _PAIRS = 500, 1_000_000  # at most so many devices, and pairs of them in all rounds together
 
 
 def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> tuple[float, float] | None:
@@ -98,7 +98,7 @@ def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: 
         return ["Limit: it is that of Gaussian coordinates; set method.rotation to shared or private."]
     snr = 10 ** (faded_snr_db[:, :_DEVICES] / 10)
     equal_correlation(snr.shape[1], correlation)  # refuses what no devices can have
-    snr = snr[: max(1, _NUMBERS // snr.shape[1])]
+    snr = snr[: max(1, _PAIRS // snr.shape[1] ** 2)]
     uses = dial_uses(method.bits_per_weight)
     least = float(np.mean(limit(snr, max(0.0, correlation), uses)))
     lines = []
@@ -114,6 +114,8 @@ def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: 
     what = f"bound for devices correlated by {correlation:g}" if correlation > 0 else INDEPENDENT
     apart = "; none is known for devices that disagree" if correlation < 0 else ""
     each = "use" if uses == 1 else "uses"
+    if faded_snr_db.shape[1] > _DEVICES:
+        apart += f"; of the first {_DEVICES} devices"
     return [*lines, f"Limit: {least:.3g}, {what}, {uses:g} channel {each} per weight{apart}."]
 
 
