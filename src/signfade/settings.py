@@ -340,7 +340,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 PRESET_TRAINING: dict[str, dict[str, dict[str, Any]]] = {
     "low-rate": {
         "device": {"local_steps": 30, "learning_rate": 0.1},
-        "server": {"learning_rate": 0.15, "momentum": 0.5},
+        "server": {"learning_rate": 0.3, "momentum": 0.5},
     }
 }
 # What a run does that names neither a preset nor an aggregator.

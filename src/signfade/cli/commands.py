@@ -124,19 +124,28 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, j
         raise typer.Exit(1)
 
 
-def link(config: ConfigFile = None, overrides: Overrides = None, out: Out = None) -> None:
+def link(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    out: Out = None,
+    correlation: Annotated[
+        float, Option(metavar="R", help="Between any two devices' gradients, for the limit.")
+    ] = 0.0,
+) -> None:
     """Study the cell of a run, without training.
 
-    The SNRs of the devices, and the error predicted for every rule. Pictures go to OUT/NAME-link.
+    The SNRs of the devices, the error predicted for every rule, and how far the run's method is above the
+    limit. Pictures go to OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
     from signfade.experiments.files import folder_name
     from signfade.experiments.link_study import link_text, plot_link, study_link
 
     study = study_link(settings)
+    text = link_text(study, correlation)
     files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
     console = stdout_console()
-    for part in link_text(study):
+    for part in text:
         console.print(part)
     print_paths(files)
 
@@ -148,34 +157,57 @@ def theory(
     family: Annotated[str, Option(help="Prior of a coordinate: gaussian or laplacian.")] = "gaussian",
     fading: Annotated[str, Option(help="Average over fading: gaussian, rayleigh, rician or none.")] = "none",
     plot: Annotated[Path | None, Option(metavar="FILE", help="Draw the curves, as PNG, SVG or PDF.")] = None,
+    rates: Annotated[
+        str | None,
+        Option("--bits-per-weight", metavar="A,B,C", help="The rate dial: 0.001 to 1, 2, 3, 4, analog."),
+    ] = None,
+    correlation: Annotated[
+        float | None, Option(metavar="R", help="Between any two devices' gradients.")
+    ] = None,
+    devices: Annotated[int | None, Option(metavar="K", min=1, max=500, help="Devices in the sum.")] = None,
+    private: Annotated[
+        bool | None, Option("--private/--shared", help="Rotations; by default both.", show_default=False)
+    ] = None,
+    papr_db: Annotated[
+        str | None, Option(metavar="DB", help="Peak over mean power of analog, or none; 8 by default.")
+    ] = None,
 ) -> None:
-    """Predict the error of one device's estimate at given SNRs.
+    """Predict the error of an estimate at given SNRs, and how far it is above the limit.
 
     It is the squared error of a coordinate, in units of its variance, under each rule that reads every device
     by itself. A vote and the joint rules combine devices, so their error depends on the whole cell: see
-    "signfade link" for the vote, and "nmse_theory" in the metrics of a run.
+    "signfade link" for the vote, and "nmse_theory" in the metrics of a run. Any of the last five options asks
+    for the rate dial instead: the error of the sum of K devices that are all correlated alike.
     """
-    from signfade.cli.show import error_tables, read_snrs
+    from signfade.cli.show import distance_tables, error_tables, read_dial, read_snrs
 
     snrs = read_snrs(snr_db)
     kind = "png" if plot is None or not plot.suffix else plot.suffix.removeprefix(".").lower()
     if kind not in ("png", "svg", "pdf"):
         raise ValueError(f"--plot must end in .png, .svg or .pdf; got {str(plot)!r}")
+    dial = read_dial(rates, correlation, devices, private, papr_db, fading, family)
     import numpy as np
 
-    from signfade.experiments.link_study import ERRORS_ARE, plot_errors, theory_errors
+    from signfade.experiments.link_study import ERRORS_ARE, plot_errors
     from signfade.experiments.style import save_figure
+    from signfade.experiments.theory_table import dial_curves, predict
 
     options: dict[str, Any] = {"family": family, "fading": fading}
-    errors = theory_errors(snrs, **options)
+    table = predict(snrs, dial, **options)
     files = []
     if plot is not None:
         grid = np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121)
-        files = save_figure(plot_errors(grid, **options), plot.with_suffix(""), [kind])
+        figure = plot_errors(grid, **options) if dial is None else dial_curves(grid, dial)
+        files = save_figure(figure, plot.with_suffix(""), [kind])
     console = stdout_console()
-    console.print(f"{ERRORS_ARE}{'' if fading == 'none' else f', averaged over {fading} fading'}")
-    for table in error_tables(snrs, errors, console.width):
-        console.print(table)
+    averaged = "" if fading == "none" else f", averaged over {fading} fading"
+    console.print(f"{ERRORS_ARE}{averaged}" if dial is None else dial.title)
+    for part in error_tables(snrs, table.rows, console.width):
+        console.print(part)
+    if table.above:
+        console.print("dB above the limit")
+        for part in distance_tables(snrs, table.above, console.width):
+            console.print(part)
     print_paths(files)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from rich.table import Table
 
 from signfade.cli.progress import duration
 
-__all__ = ["error_tables", "read_snrs", "summary_text"]
+if TYPE_CHECKING:
+    from signfade.experiments.theory_table import Dial
+
+__all__ = ["distance_tables", "error_tables", "read_dial", "read_snrs", "summary_text"]
 
 _MOST = 1000  # SNRs in one table
 
@@ -39,6 +42,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         predicted = summary.get("median_nmse_theory")
         against = "" if predicted is None else f" (predicted {predicted:.3f})"
         parts.append(f"median error {summary['median_nmse']:.3f}{against}")
+    if summary.get("db_above_limit") is not None:
+        parts.append(f"error {summary['db_above_limit']:.1f} dB above the limit")
     rounds = "1 round" if summary.get("rounds") == 1 else f"{summary.get('rounds')} rounds"
     parts.append(f"{rounds} in {duration(summary.get('seconds') or 0.0)}")
     if summary.get("uplink_bits") is not None:
@@ -73,8 +78,56 @@ def read_snrs(text: str) -> NDArray[np.float64]:
     return values
 
 
+def read_dial(
+    rates: str | None,
+    correlation: float | None,
+    devices: int | None,
+    private: bool | None,
+    papr_db: str | None,
+    fading: str,
+    family: str,
+) -> Dial | None:
+    """Return what the options of `signfade theory` say about the rate dial; None where they do not.
+
+    Example:
+        >>> read_dial("0.1,analog", None, None, True, "none", "none", "gaussian")
+        Dial(rates=(0.1, 'analog'), devices=20, correlation=0.0, private=True, papr_db=None)
+    """
+    if rates is None and correlation is None and devices is None and private is None and papr_db is None:
+        return None
+    from signfade.experiments.theory_table import Dial
+
+    if fading != "none":
+        raise ValueError(
+            f"--fading must be none with the rate dial; got {fading!r}: signfade link averages over fading"
+        )
+    if family != "gaussian":
+        raise ValueError(f"--family must be gaussian with the rate dial, which rotates; got {family!r}")
+    found: list[float | str] = []
+    for word in (rates or "1,2,4,analog").split(","):
+        try:
+            found.append("analog" if word.strip() == "analog" else float(word))
+        except ValueError:
+            raise ValueError(f"--bits-per-weight must be such as 0.1,1,2,analog; got {rates!r}") from None
+    try:
+        peak = None if papr_db == "none" else 8.0 if papr_db is None else float(papr_db)
+    except ValueError:
+        raise ValueError(f"--papr-db must be a number of dB or none; got {papr_db!r}") from None
+    return Dial(tuple(found), devices or 20, correlation or 0.0, private, peak)
+
+
+def distance_tables(
+    snr_db: NDArray[np.float64], distances: Mapping[str, NDArray[np.float64]], width: int
+) -> list[Table]:
+    """Return the tables of `error_tables` with numbers of dB."""
+    return error_tables(snr_db, distances, width, lambda db: f"{db:.1f}".replace("-0.0", "0.0"))
+
+
 def error_tables(
-    snr_db: NDArray[np.float64], errors: Mapping[str, NDArray[np.float64]], width: int
+    snr_db: NDArray[np.float64],
+    errors: Mapping[str, NDArray[np.float64]],
+    width: int,
+    write: Callable[[float], str] | None = None,
 ) -> list[Table]:
     """Return tables with one row per rule and one column per SNR, as many as `width` characters need.
 
@@ -94,10 +147,12 @@ def error_tables(
         for snr in snr_db[part]:
             table.add_column(f"{snr:g}", justify="right", no_wrap=True, min_width=6)
         for label, row in errors.items():
-            table.add_row(label, *map(_error, row[part]))
+            table.add_row(label, *map(write or _error, row[part]))
         tables.append(table)
     return tables
 
 
 def _error(value: float) -> str:
+    if 0 < value < 5e-4:  # limits can be that small
+        return f"{value:.0e}"
     return "inf" if np.isinf(value) else f"{value:.4f}" if value < 10 else f"{value:.4g}"

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from signfade.experiments import panels
+from signfade.experiments.distance import above_text
 from signfade.experiments.files import FolderError, folder_name, why, write_atomically
 from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import OldRunError
@@ -227,22 +228,29 @@ def _table_note(groups: Sequence[Group]) -> str:
     parts = ["Mean ± sample deviation over seeds."] if max(group.seeds for group in groups) > 1 else []
     if any(group.values("last_accuracy") for group in groups):
         parts.append(SMOOTHING)
-    return " ".join([*parts, "Cosine and errors are medians over rounds."])
+    parts.append("Cosine and errors are medians over rounds.")
+    if any(group.values("db_above_limit") for group in groups):
+        parts.append("Distances to the limit are those of means over the evaluated rounds.")
+    return " ".join(parts)
 
 
 def _theory(groups: Sequence[Group]) -> str:
     """Measured and predicted errors side by side, and what has no prediction."""
-    rows = theory_rows(groups)
+    rows, above = theory_rows(groups), {group.label: group.values("db_above_limit") for group in groups}
+    limited = any(above[row.label] for row in rows)
     lines = [
         f"<tr><th scope=row>{escape(row.label)}</th><td>{row.measured:.3f}</td><td>{row.predicted:.3f}</td>"
-        f"<td>{_text(_signed(row.excess))}</td></tr>"
+        f"<td>{_text(_signed(row.excess))}</td>"
+        f"{f'<td>{above_text(above[row.label])}</td>' if limited else ''}</tr>"
         for row in rows
     ]
-    head = "".join(f"<th scope=col>{word}</th>" for word in ("error", "measured", "predicted", "difference"))
+    words = ("error", "measured", "predicted", "difference", *(["above the limit"] if limited else []))
+    head = "".join(f"<th scope=col>{word}</th>" for word in words)
     table = f"<table class=plain><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     votes = any(is_vote(group.runs[0].flat.get("method.aggregator")) for group in groups)
     note = "<p class=note>A vote has no scale; its error is that of the vote scaled best.</p>"
-    return (table if rows else "") + (note if votes else "")
+    least = "<p class=note>The limit: the least error of any scheme for devices that are all alike.</p>"
+    return (table if rows else "") + (least if limited else "") + (note if votes else "")
 
 
 def _rerun(groups: Sequence[Group]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from signfade.experiments.distance import limit_lines
 from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
 from signfade.experiments.link_notes import bit_errors, path_loss_note, switch_notes
 from signfade.experiments.style import save_figure
@@ -120,8 +121,8 @@ def _bars(values: Array, width: int = 40) -> str:
     return "\n".join(lines)
 
 
-def link_text(study: LinkStudy) -> list[RenderableType]:
-    """Return what `signfade link` prints: the SNRs as a table and a histogram, and the rules' errors."""
+def link_text(study: LinkStudy, correlation: float = 0.0) -> list[RenderableType]:
+    """Return what `signfade link` prints: SNRs as a table and a histogram, the rules' errors, the limit."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -163,6 +164,8 @@ def link_text(study: LinkStudy) -> list[RenderableType]:
         if study.positions_km is not None:
             notes += path_loss_note(cell, study.positions_km)
         text = "\n".join([text, "", *notes])
+    if lines := limit_lines(study.settings, study.faded_snr_db, correlation):
+        text = "\n".join([text, "", *lines])
     return [*parts, errors, Text(text)]
 
 

@@ -44,7 +44,7 @@ _ITEMS = ("signs", "scalars", "header", "pilots", "code", "buffers")
 BIT_KEYS = ("uplink_bits", "payload_bits", *(f"bits.{item}" for item in _ITEMS))
 _MEASURES = ("train_loss", "test_loss", "test_accuracy", "nmse", "nmse_theory", "cosine")
 METRIC_KEYS = ("round", *_MEASURES, *BIT_KEYS, "downlink_bits", "snr_db", "devices", "seconds")
-_NUMBERS = frozenset(METRIC_KEYS) - {"snr_db"}
+_NUMBERS = frozenset((*METRIC_KEYS, "nmse_limit", "correlation_mean")) - {"snr_db"}
 _CHECKSUM = b', "crc32": "%08x"}'  # the end of a line
 _SIZE = len(_CHECKSUM % 0)
 
@@ -229,9 +229,10 @@ def summarise(
 
     `rounds_to_loss_1` is the first round t >= 5 with mean(train_loss of t-4..t) <= 1, `rounds_to_accuracy_09`
     the first evaluated round with test_accuracy >= 0.9; null if never. The bits to each are those of all
-    devices up to that round. `uplink_bits` is everything that the devices sent, `payload_bits` signs and
-    scalars alone, as the paper counts, and `wire_uplink_bits` what a deployment measured. `diverged_at` is
-    the first round in which something was not finite.
+    devices up to that round. `db_above_limit` compares the mean of `nmse` with that of `nmse_limit` over the
+    rounds that have both. `uplink_bits` is everything that the devices sent, `payload_bits` signs and scalars
+    alone, as the paper counts, and `wire_uplink_bits` what a deployment measured. `diverged_at` is the first
+    round in which something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
@@ -259,6 +260,7 @@ def summarise(
         "last_test_loss": excess[-1] if excess else None,
         "last_train_loss": last.get("train_loss"),
         **{f"median_{key}": _median(metrics, key) for key in ("nmse", "nmse_theory", "cosine")},
+        "db_above_limit": _above_limit(metrics),
         "rounds_to_loss_1": loss_goal and loss_goal["round"],
         "rounds_to_accuracy_09": accuracy_goal and accuracy_goal["round"],
         "uplink_bits_to_loss_1": loss_goal and loss_goal.get("uplink_bits"),
@@ -277,6 +279,15 @@ def _median(metrics: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """Over rounds: one deep fade can make the error of a single round arbitrarily large."""
     values = [m[key] for m in metrics if m.get(key) is not None]
     return float(median(values)) if values else None
+
+
+def _above_limit(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """How far the mean error is above the mean limit in dB, over the rounds that have both."""
+    both = [(m["nmse"], m["nmse_limit"]) for m in metrics if m.get("nmse") and m.get("nmse_limit")]
+    if not both:
+        return None
+    error, least = (fmean(values) for values in zip(*both))
+    return 10 * math.log10(error / least)
 
 
 SUMMARY_KEYS = tuple(summarise([], name="", seed=0, method="", parameters=0, devices=0))

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from signfade.experiments.distance import limit_notes
 from signfade.experiments.group import Group
 from signfade.experiments.metrics import BIT_KEYS, fall_text
 
@@ -29,6 +30,7 @@ _SHORT = {  # headers for the terminal, and what they stand for
     "cosine": ("cosine", "of the estimate and the true sum"),
     "error, measured": ("error", "of the estimate, squared and normalised"),
     "error, predicted": ("theory", "predicts this error"),
+    "dB above the limit": ("dB", "of the error above the limit for devices that are alike"),
 }
 
 
@@ -97,13 +99,14 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
         ("cosine", lambda g: spread_text(g.values("cosine"), digits)),
         ("error, measured", lambda g: spread_text(g.values("nmse"), digits)),
         ("error, predicted", lambda g: spread_text(g.values("nmse_theory"), digits)),
+        ("dB above the limit", lambda g: spread_text(g.values("db_above_limit"), 1)),
     ]
     rows = tuple(tuple(cell(group) for _, cell in columns) for group in groups)
     shown = [j for j in range(len(columns)) if j < 2 or any(row[j] != _DASH for row in rows)]
     return Comparison(
         tuple(columns[j][0] for j in shown),
         tuple(tuple(row[j] for j in shown) for row in rows),
-        tuple(note for group in groups for note in _notes(group)),
+        (*(note for group in groups for note in _notes(group)), *limit_notes(groups)),
     )
 
 

@@ -11,16 +11,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from signfade import theory
 from signfade.device.scale_range import count_saturation
 from signfade.kernels.correlations import pair_sums
-from signfade.server import Estimate, ServerMemory, Truth
+from signfade.server import Estimate, Received, ServerMemory, Truth
 from signfade.server.joint_rule import PAIRED_DEVICES
+from signfade.settings import RunSettings
 
 if TYPE_CHECKING:
     from signfade.simulation.clients import Present, Update
     from signfade.simulation.round import Simulation, State
 
-__all__ = ["Diverged", "LossState", "Observer", "round_record", "silent_record", "watch_loss"]
+__all__ = [
+    "Diverged",
+    "LossState",
+    "Observer",
+    "limit_record",
+    "round_record",
+    "silent_record",
+    "watch_loss",
+]
 
 _WINDOW = 5  # rounds over which the loss is averaged
 
@@ -200,10 +210,37 @@ def silent_record(simulation: Simulation, state: State, present: Present) -> tup
     }
 
 
+def limit_record(simulation: Simulation, received: Received, truth: Truth) -> dict[str, float]:
+    """Return the least error that any scheme could have had, in rounds that are evaluated.
+
+    `nmse_limit` is that of devices which are alike and all correlated by `correlation_mean`, the mean over
+    pairs. Where that is negative, or within three deviations of zero, it is that of independent devices,
+    `sum_k w_k**2*(1 + gamma_k)**-uses/sum_k w_k**2` with `w_k = alpha_k*std_k`. Only for rotated bits (their
+    coordinates are Gaussian) of devices that are received one by one over links with noise.
+    """
+    settings, encoder, devices = simulation.settings, received.encoder, len(received)
+    orthogonal = settings.cell.access == "orthogonal" and not settings.cell.perfect
+    if settings.method.rotation == "none" or truth.correlation is None or not orthogonal:
+        return {}
+    if not _due(settings, received.round + 1):
+        return {}
+    snr, size, pairs = received.signals.link.snr, len(truth.total), devices * (devices - 1)
+    r = min(1.0, (float(truth.correlation.sum()) - devices) / max(1, pairs))
+    uses = encoder.sent * (settings.method.level_bits or 1) / size
+    if r > 3 * math.sqrt(2 / (size * max(1, pairs))):
+        return {"nmse_limit": float(theory.limit(snr, r, uses)), "correlation_mean": r}
+    energy = (received.weights.double() * truth.priors.std[:, 0].double()).square().numpy()
+    least = theory.limit(snr[:, None], uses=uses) @ energy / max(float(energy.sum()), 1e-300)
+    return {"nmse_limit": float(least), "correlation_mean": r}
+
+
+def _due(settings: RunSettings, done: int) -> bool:
+    return done >= settings.rounds or done % settings.eval.every == 0 or done in settings.eval.at
+
+
 def _evaluate(simulation: Simulation, state: State) -> dict[str, float | None]:
     """Evaluate the model if it is time to."""
-    settings, done = simulation.settings, state.server.round
-    due = done >= settings.rounds or done % settings.eval.every == 0 or done in settings.eval.at
+    due = _due(simulation.settings, state.server.round)
     loss, accuracy = simulation.task.evaluate(state.server.weights) if due else (None, None)
     return {"test_loss": loss, "test_accuracy": accuracy}
 

@@ -14,7 +14,7 @@ from signfade.server import Server, ServerMemory, Truth
 from signfade.settings import RunSettings
 from signfade.simulation.attacks import Attackers
 from signfade.simulation.clients import Clients, ClientsState, choose_devices
-from signfade.simulation.metrics import LossState, Observer, round_record, silent_record
+from signfade.simulation.metrics import LossState, Observer, limit_record, round_record, silent_record
 
 if TYPE_CHECKING:
     from signfade.simulation.task import Task
@@ -85,4 +85,5 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     received = server.transmit(memory, message, present.devices, alpha, link=link, fresh=present.began == t)
     after, estimate, metrics = server.aggregate(memory, received, truth.correlation)
     after = server.step(after, estimate.value, len(shares), memory)
+    metrics = {**metrics, **limit_record(simulation, received, truth)}
     return round_record(simulation, state, after, present, observer, estimate.value, estimate, truth, metrics)

@@ -18,7 +18,7 @@ from signfade.theory.bounds import (
 from signfade.theory.coding import block_error, block_error_faded, outage, threshold_snr
 from signfade.theory.errors import Printed, mse, mse_faded, nmse, printed_mse, tie_probability, vote_nmse
 from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
-from signfade.theory.limits import limit
+from signfade.theory.limits import above_db, limit
 from signfade.theory.mismatch import mismatched_moments
 from signfade.theory.pilots import PilotRule, pilot_mse
 from signfade.theory.rules import Rule, bit_error, gain, kappa_of, moments, rho
@@ -33,6 +33,7 @@ __all__ = [
     "Printed",
     "Rule",
     "Schedule",
+    "above_db",
     "bit_error",
     "block_error",
     "block_error_faded",

@@ -13,7 +13,20 @@ import numpy as np
 
 from signfade.theory.rules import Array, Numbers, non_negative, plain
 
-__all__ = ["limit"]
+__all__ = ["above_db", "limit"]
+
+
+def above_db(error: Numbers, least: Numbers) -> Array:
+    """How far an error is above the limit, `10*log10(error/least)`; infinite where the limit is zero.
+
+    Example:
+        >>> round(above_db(0.2, 0.1), 2)
+        3.01
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return plain(
+            10 * np.log10(non_negative("error", error, infinite=True) / non_negative("least", least))
+        )
 
 
 def limit(snr: Numbers, correlation: float = 0.0, uses: float = 1.0) -> Array:
@@ -73,7 +86,6 @@ def _common(rates: Array, r: float) -> float:
         return float(-np.log(np.maximum(least, common)).sum() / 2 + np.log(t) / 2 - total)
 
     low, high = 1.0, 1 + devices / s
-    for _ in range(200):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:  # until they are neighbours
         low, high = (middle, high) if unpaid(middle) <= 0 else (low, middle)
     return (1 / low - s / (s + devices)) / (devices / (s + devices))

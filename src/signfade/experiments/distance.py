@@ -1,0 +1,145 @@
+"""How far a method is above the limit: what `signfade link` and reports say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from signfade.experiments.group import Group
+from signfade.server import AGGREGATORS
+from signfade.settings import RunSettings
+from signfade.theory.dial import dial_uses, equal_correlation
+from signfade.theory.joint import JointMoments, given_moments, vote_moments
+from signfade.theory.limits import above_db, limit
+from signfade.theory.rate import Rotated, harmonics
+from signfade.theory.rules import moments
+
+__all__ = ["INDEPENDENT", "above_text", "limit_lines", "limit_notes", "predicted_errors"]
+
+Array = NDArray[np.float64]
+
+INDEPENDENT = "bound for independent devices"
+_DEVICES, _PAIRS = 500, 1_000_000  # at most so many devices, and pairs of them in all rounds together
+
+
+def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> tuple[float, float] | None:
+    """Return the normalised error that theory expects of the method, before and after debiasing.
+
+    Means over rounds, SNRs `[T, K]`, of devices of one variance that are all correlated alike; gains and
+    scalars as they are. None for rules that have no law.
+    """
+    method, rule = settings.method, AGGREGATORS.find(settings.method.aggregator)
+    joint, devices = rule.soft == "joint", snr.shape[1]
+    ones, matrix = np.ones(devices), equal_correlation(devices, correlation)
+    if not rule.scaled and rule.breaks_ties:
+        law = {"agreement": 1 - 2 * method.flip, "noise": method.sign_noise}
+        votes = [vote_moments(row, ones, matrix, tie=method.tie, **law) for row in snr]
+        error = fmean(vote.cut(1.0, method.part).best_scaled_nmse() for vote in votes)
+        return error, error
+    turned = method.rotation in ("private", "auto") or method.level_bits != 1
+    if not turned and not joint and rule.law is None:
+        return None
+
+    def soft(row: Array, r: Array, private: bool) -> JointMoments:
+        coefficients = harmonics(row, method.level_bits, settings.cell.papr_db)
+        model = Rotated(coefficients, ones, r, method.part, private=private)
+        return model.moments(ones, model.fit(ones).combine if joint else ones)
+
+    def bits(row: Array, r: Array) -> JointMoments:
+        if joint and method.joint == "linear":
+            first, second = np.sqrt(row), row + 1
+        else:
+            first, second = map(np.atleast_1d, moments(rule.law or "sbfl", row, method.form))
+        first, combine = (1 - 2 * method.flip) * first, None
+        if joint:  # the best weights on signals or soft bits
+            agreed = 1 / np.hypot(1, method.sign_noise)
+            both = np.outer(first, first) * (2 / np.pi) * np.arcsin(agreed**2 * r)
+            np.fill_diagonal(both, second)
+            root = np.sqrt(np.maximum(second, 1e-300))
+            seen = agreed * np.sqrt(2 / np.pi) * first * (r @ ones)
+            combine = (
+                np.linalg.solve(both / np.outer(root, root) + 1e-9 * np.eye(devices), seen / root) / root
+            )
+        law = {"combine": combine, "noise": method.sign_noise}
+        return given_moments(first, second, ones, r, **law).cut(1.0, method.part)  # type: ignore[arg-type]
+
+    def found(row: Array, r: Array) -> JointMoments:
+        if not turned:
+            return bits(row, r)
+        kinds = {"shared": [False], "private": [True]}.get(method.rotation, [False, True])
+        return min((soft(row, r, private) for private in kinds), key=JointMoments.nmse)
+
+    plain, debiased = [], []
+    for row in snr:
+        one = found(row, matrix)
+        known = one if joint else found(row, np.eye(devices))  # a rule for independent devices debiases so
+        plain.append(one.nmse())
+        debiased.append(one.nmse(known.energy / known.product if known.product > 0 else 1.0))
+    return fmean(plain), fmean(debiased)
+
+
+def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: float) -> list[str]:
+    """Return the error predicted for the sum under the run's method, and the limit, as lines.
+
+    SNRs are `[T, K]`, None for perfect links, where the limit is zero.
+    """
+    method, cell = settings.method, settings.cell
+    rule = AGGREGATORS.find(method.aggregator)
+    if rule.sends == "values" or faded_snr_db is None:
+        return []
+    if cell.access == "over_the_air":
+        return [
+            "Limit: it is that of devices received one by one, and none is known for what the air adds up."
+        ]
+    if method.family != "gaussian" and method.rotation == "none":
+        return ["Limit: it is that of Gaussian coordinates; set method.rotation to shared or private."]
+    snr = 10 ** (faded_snr_db[:, :_DEVICES] / 10)
+    equal_correlation(snr.shape[1], correlation)  # refuses what no devices can have
+    snr = snr[: max(1, _PAIRS // snr.shape[1] ** 2)]
+    uses = dial_uses(method.bits_per_weight)
+    least = float(np.mean(limit(snr, max(0.0, correlation), uses)))
+    lines = []
+    if (errors := predicted_errors(settings, snr, correlation)) is not None:
+        rate = method.bits_per_weight
+        sent = "amplitudes" if rate == "analog" else f"{rate:g} bit{'s' * (rate > 1)} per weight"
+        lines.append(
+            f"{settings.method_label}, {sent}, rotation {method.rotation}: predicted error of the sum "
+            f"{errors[0]:.3g}, {_above(errors[0], least)}."
+        )
+        if method.debias:
+            lines.append(f"Debiased: predicted error {errors[1]:.3g}, {_above(errors[1], least)}.")
+    what = f"bound for devices correlated by {correlation:g}" if correlation > 0 else INDEPENDENT
+    apart = "; none is known for devices that disagree" if correlation < 0 else ""
+    each = "use" if uses == 1 else "uses"
+    if faded_snr_db.shape[1] > _DEVICES:
+        apart += f"; of the first {_DEVICES} devices"
+    return [*lines, f"Limit: {least:.3g}, {what}, {uses:g} channel {each} per weight{apart}."]
+
+
+def limit_notes(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence about methods whose limit is that of independent devices, none if there are none."""
+    apart = [g.label for g in groups if (r := g.values("correlation_mean")) and fmean(r) < 0]
+    return (
+        [f"{', '.join(apart)}: devices disagree on average; the limit is the {INDEPENDENT}."] if apart else []
+    )
+
+
+def above_text(values: Sequence[float]) -> str:
+    """Return how far methods are above the limit, mean over seeds; a dash where there is none.
+
+    Example:
+        >>> above_text([2.0, 3.0]), above_text([])
+        ('2.5 dB', '–')
+    """
+    return _db(fmean(values)) if values else "–"
+
+
+def _above(error: float, least: float) -> str:
+    return f"{_db(float(above_db(error, least)))} above the limit"
+
+
+def _db(value: float) -> str:
+    return f"{value:.1f} dB".replace("-", "−")
