@@ -108,7 +108,8 @@ def estimate_seconds(runs: Iterable[RunSettings], records: Records) -> float:
     for settings in runs:
         known = timed.get(settings.data.name)
         each = sorted(known)[len(known) // 2] if known else _SECONDS.get(settings.data.name, 0.1)
-        total += settings.rounds * each * settings.data.devices / _DEVICES
+        gradients = settings.data.devices * settings.data.participation * settings.device.local_steps
+        total += settings.rounds * each * gradients / _DEVICES
     return total
 
 
