@@ -26,7 +26,7 @@ from signfade.server.joint.correlation import (
 )
 from signfade.server.received import Estimate, Received, Truth
 from signfade.theory.rate import ORDERS, Rotated, harmonics, soft_amplitude
-from signfade.uplink import Link, Signals, half_llr
+from signfade.uplink import Signals, half_llr, symbols
 
 __all__ = ["better_rotation", "soft_estimate", "soft_values"]
 
@@ -36,7 +36,7 @@ _TABLE = 4096  # amplitudes at which the posterior mean is worked out
 
 
 def soft_values(
-    signals: Signals, h: Tensor, sigma2: Tensor, bits: int | None, papr_db: float | None
+    y: Tensor | Signals, h: Tensor, sigma2: Tensor, bits: int | None = 1, papr_db: float | None = None
 ) -> Tensor:
     """Return `z = E[x | y]` of every coordinate that was sent, `[K, n]`, in units of its deviation.
 
@@ -51,7 +51,7 @@ def soft_values(
         >>> soft_values(signals, one, zero, 1, None)
         tensor([[ 0.7979, -0.7979]])
     """
-    y = signals.y
+    y = symbols(y)
     if bits is None:
         return torch.stack([_soft_amplitudes(*row, papr_db) for row in zip(y, h, sigma2)])
     llr = half_llr(y, h, sigma2)
@@ -129,18 +129,11 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
 
 def _rows(received: Received, rows: slice) -> Tensor:
     """Soft values of some devices: turned back, `[k, M]`, where rotations are private; as sent otherwise."""
-    encoder, signals, link = received.encoder, received.signals, received.link
-    some = Signals(signals.bits[rows], _part(signals.link, rows), signals.keys[rows], signals.dtype)
-    values = soft_values(some, link.h[rows], link.sigma2[rows], encoder.method.level_bits, encoder.papr_db)
-    return (
-        encoder.unrotate(values, received.rotation_keys[rows])
-        if encoder.method.rotation == "private"
-        else values
-    )
-
-
-def _part(link: Link, rows: slice) -> Link:
-    return Link(link.h[rows], link.sigma2[rows])
+    encoder, link, y = received.encoder, received.link, received.signals.rows(rows)
+    values = soft_values(y, link.h[rows], link.sigma2[rows], encoder.method.level_bits, encoder.papr_db)
+    if encoder.method.rotation != "private":
+        return values
+    return encoder.unrotate(values, received.rotation_keys[rows])
 
 
 def _learn(
@@ -148,9 +141,8 @@ def _learn(
 ) -> tuple[Tensor, CorrelationState | None]:
     """Learn the correlation, and remember it unless there are too many devices in the cell."""
     if memory is None:
-        return smooth_measured(initial_correlation(len(received)), measured, precision, of_bits=False)[
-            0
-        ], None
+        nothing = initial_correlation(len(received))
+        return smooth_measured(nothing, measured, precision, of_bits=False)[0], None
     return smooth_measured(memory, measured, precision, torch.from_numpy(received.devices), of_bits=False)
 
 
