@@ -115,7 +115,7 @@ def test_a_long_name_ends_in_its_checksum() -> None:
         ),
         (
             {"grid": {"method.preset": ["bets"]}},
-            "method.preset must be one of paper, corrected, rotated-sbfl, best; got 'bets'",
+            "method.preset must be one of paper, corrected, rotated-sbfl, best, low-rate; got 'bets'",
         ),
         ({"grid": {"name": ["a"]}}, "grid sets name, which all runs of a sweep share"),
         ({"runs": [{"out": "a"}]}, "runs sets out, which all runs of a sweep share"),

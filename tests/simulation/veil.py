@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from signfade.device import Bits, Message, Priors
+from signfade.device import Amplitudes, Bits, Message, Priors
 from signfade.kernels import fused_sum
 from signfade.server import Received, Server, Truth, _sum, stages, superposition
 from signfade.simulation import round as round_module
@@ -65,7 +65,9 @@ class Veil:
     def _noise(self, like: Tensor) -> Tensor:
         return torch.from_numpy(self._random.uniform(0.5, 2.0, tuple(like.shape))).to(like.dtype)
 
-    def _bits(self, bits: Bits) -> Bits:
+    def _bits(self, bits: Bits | Amplitudes) -> Bits | Amplitudes:
+        if isinstance(bits, Amplitudes):
+            return Amplitudes(self._noise(bits.values))
         noise = self._random.integers(0, 256, tuple(bits.packed.shape), dtype=np.uint8)
         return Bits(torch.from_numpy(noise), bits.size)
 
