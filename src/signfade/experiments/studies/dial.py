@@ -87,7 +87,7 @@ def _table(cell: str) -> Part:
         blocks: list[Block] = [Table(heads, rows, name=cell)] if rows else []
         return [*_figure(results, cell), *blocks] if cell == _CELLS[0] else blocks
 
-    return Part(f"dial-{_CELLS.index(cell) + 1}", cell, "ours", render, _wants(cell))
+    return Part(f"dial-{_CELLS.index(cell) + 1}", cell, "ours", render, _wants(cell), partial=True)
 
 
 def _figure(results: Results, cell: str) -> list[Block]:

@@ -220,8 +220,8 @@ class Runner:
                 written.append(self._page(study, study.parts, self.docs))
                 continue
             results, blocks = self.results(study.parts), list[Block]()
-            for part in filter(self.complete, study.parts):
-                blocks += part.render(results)
+            for part in study.parts:
+                blocks += part.render(results) if part.partial or self.complete(part) else []
             if blocks and (self.docs / study.host).exists():
                 written += update_page(self.docs / study.host, blocks)
         parts = [part for study in studies for part in study.parts]

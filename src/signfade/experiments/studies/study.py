@@ -81,6 +81,7 @@ class Part:
     measure: Measure | None = None  # numbers it works out itself; its second argument reports progress
     depends: tuple[str, ...] = ()  # the fields of the scale that decide what is measured
     cost: float = 0.0  # seconds that measuring takes on one core at full size
+    partial: bool = False  # whether a page shows it before all runs are done: its tables say how many are
 
     def render(self, results: Results) -> list[Block]:
         """Return the blocks of its section, from what is finished; what is missing is shown as missing."""
