@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from signfade.experiments.config import resolve
-from signfade.experiments.studies.drawing import new_figure
+from signfade.experiments.studies.drawing import log_axis, new_figure
 from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
 from signfade.experiments.style import INK, line_style
@@ -101,9 +101,11 @@ def _figure(results: Results, cell: str) -> list[Block]:
             kbit = fmean(_kbit(record, runs[0].data.devices) for record, _ in curves)
             mean = [fmean(points[t] for _, points in curves) for t in rounds]
             style = line_style(index)
-            axes.plot(kbit * np.array(rounds), mean, color=style.color, dashes=style.dashes, label=method)
+            line = {"color": style.color, "dashes": style.dashes, "marker": style.marker, "markersize": 3}
+            axes.plot(kbit * np.array(rounds), mean, label=method, **line)
         axes.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
         axes.set(xscale="log", xlabel="uplink kbit per device so far", ylabel="test accuracy", ylim=(0, 1))
+        log_axis(axes.xaxis)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7, ncols=2, loc="lower right")
     return [picture_or_missing(figure, "dial", f"Accuracy against uplink bits, {cell}, mean over seeds")]
