@@ -87,6 +87,7 @@ class Server:
         self._buffer_bits, self._population = buffer_bits, population
         snr_db = self.radio.mean_snr_db
         self._mean_snr = np.full(population, 1e8) if snr_db is None else 10 ** (np.asarray(snr_db) / 10)
+        self._chosen: tuple[Any, MethodSettings] | None = None
         self._stages = self._make_stages(population)
         self._air = None
         if cell.access == "over_the_air" and self.sends_bits:
@@ -130,11 +131,15 @@ class Server:
 
     def _this_round(self, memory: ServerMemory) -> MethodSettings:
         """Return the method with the rotation whose predicted error is smaller in this round."""
+        if self._chosen is not None and self._chosen[0] is memory.rule:  # asked several times in a round
+            return self._chosen[1]
         encoder, snr = self._encoder, self._mean_snr
         part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
         found = harmonics(snr, encoder.method.level_bits, encoder.papr_db)
         model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), part, kept)
-        return encoder.method.model_copy(update={"rotation": better_rotation(memory.rule, model)})
+        method = encoder.method.model_copy(update={"rotation": better_rotation(memory.rule, model)})
+        self._chosen = (memory.rule, method)
+        return method
 
     def rotation_keys(self, memory: ServerMemory, devices: Devices) -> NDArray[np.uint64]:
         """Return the keys of the devices' rotations in this round, `[K]`: all alike unless private."""
