@@ -58,6 +58,14 @@ def test_the_predicted_error_is_the_measured_one(
     assert explained == pytest.approx(expected, rel=0.1)  # at a hundredth of a bit errors are all near one
 
 
+@pytest.mark.parametrize(("rate", "least", "most"), [(1, 0.3, 0.4), (4, 0.005, 0.02), ("analog", 0, 0.01)])
+def test_perfect_links_leave_what_was_not_sent(rate: float | str, least: float, most: float) -> None:
+    changes = {"data__name": "gaussian", "data__size": 2000, "cell__perfect": True}
+    record = Experiment(settings(method__bits_per_weight=rate, **changes)).advance()
+    assert least < record["nmse"] < most
+    assert least < record["nmse_theory"] < most
+
+
 @pytest.mark.parametrize("rate", [0.1, 1.0, "analog"])
 def test_correlated_gradients_of_a_model(rate: float | str) -> None:
     experiment = Experiment(settings(method__bits_per_weight=rate, method__debias=True, rounds=6))
