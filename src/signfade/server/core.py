@@ -239,9 +239,9 @@ class Server:
         if digital_bits is not None:
             bits = replace(bits, signs=digital_bits)
         control, local = memory.control, self.settings.device
-        if local.control_variates:  # those of the devices that took part move by d_k/E - c
+        if local.control_variates:  # those of the devices that took part move by d_k/E - c (E: local.summed)
             mean = estimate / devices if method.weights == "sum" else estimate
-            control = control + devices / self._population * (mean / local.local_steps - control)
+            control = control + devices / self._population * (mean / local.summed - control)
             down += FULL_PRECISION_BITS * len(control)
         return replace(
             memory,
