@@ -58,6 +58,23 @@ def test_the_predicted_error_is_the_measured_one(
     assert explained == pytest.approx(expected, rel=0.1)  # at a hundredth of a bit errors are all near one
 
 
+@pytest.mark.parametrize("aggregator", ["sbfl", "bfl"])
+@pytest.mark.parametrize("rate", [0.1, 1.0, 2, 4, "analog"])
+@pytest.mark.parametrize("side_bits", [4, 8])
+def test_rounded_scales_are_predicted_or_not_at_all(
+    aggregator: str, rate: float | str, side_bits: int
+) -> None:
+    changes = {"data__name": "gaussian", "data__size": 20_000, "cell__snr_db": 12.0, "cell__fading": "none"}
+    method = {"method__aggregator": aggregator, "method__bits_per_weight": rate, "rounds": 4}
+    experiment = Experiment(settings(**changes, **method, method__side_bits=side_bits))
+    records = [experiment.advance() for _ in range(4)]
+    for record in records:
+        if record["nmse_theory"] is not None:
+            assert record["nmse"] == pytest.approx(record["nmse_theory"], rel=0.06)
+    known = [record["nmse_theory"] is not None for record in records]
+    assert known == [True, *[rate in (0.1, 1.0) or side_bits == 8] * 3]  # the first round's grid is fine
+
+
 @pytest.mark.parametrize(("rate", "least", "most"), [(1, 0.3, 0.4), (4, 0.005, 0.02), ("analog", 0, 0.01)])
 def test_perfect_links_leave_what_was_not_sent(rate: float | str, least: float, most: float) -> None:
     changes = {"data__name": "gaussian", "data__size": 2000, "cell__perfect": True}

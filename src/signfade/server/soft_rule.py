@@ -32,6 +32,9 @@ __all__ = ["better_rotation", "soft_estimate", "soft_values"]
 
 _CHUNK_NUMBERS = 1 << 24  # soft values at a time
 _PAIRED_DEVICES = 1000  # beyond, devices are taken for independent
+# Levels and amplitudes are taken in units of the scale that was sent: where it is rounded by more than this,
+# they are not N(0, 1), and theory does not know their error. Signs do not care.
+_SCALE_OFF = 0.03
 _TABLE = 4096  # amplitudes at which the posterior mean is worked out
 
 
@@ -116,9 +119,10 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     def predict(truth: Truth, factor: float) -> float | None:
         if truth.correlation is None:
             return None
-        true = rotated(
-            received.signals.link.snr, truth.priors.std[:, 0].double().numpy(), truth.correlation.numpy()
-        )
+        true_std = truth.priors.std[:, 0].double().numpy()
+        if bits != 1 and (np.abs(std - true_std) > _SCALE_OFF * true_std).any():
+            return None
+        true = rotated(received.signals.link.snr, true_std, truth.correlation.numpy())
         moments = true.moments(alpha, fit.combine)
         return moments.nmse(factor) if moments.energy > 0 else None
 
