@@ -9,11 +9,12 @@ import torch
 from signfade.device import Encoder, one_bit
 from signfade.device.constellation import Amplitudes, level_bits, levels
 from signfade.experiments.config import resolve
+from signfade.server import soft_rule
 from signfade.server.soft_rule import better_rotation, soft_values
 from signfade.settings import MethodSettings, RunSettings
 from signfade.simulation import Experiment
 from signfade.theory.rate import Rotated, harmonics, soft_amplitude
-from signfade.uplink import transmit
+from signfade.uplink import Signals, transmit
 
 KEYS = np.arange(1, 4, dtype=np.uint64)
 
@@ -218,3 +219,27 @@ def test_a_killed_run_goes_on_to_the_same_bytes() -> None:
 def test_refuses_in_one_sentence(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         settings(**changes)
+
+
+@pytest.mark.parametrize("aggregator", ["sbfl", "bfl"])
+@pytest.mark.parametrize("rotation", ["shared", "private"])
+def test_the_odds_of_levels_are_worked_out_a_few_devices_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, aggregator: str, rotation: str
+) -> None:
+    """Eight odds for each of the 4-bit soft values: no more of them at once than the limit says."""
+    changes = {"method__aggregator": aggregator, "method__rotation": rotation, "method__bits_per_weight": 4}
+    chosen = settings(**changes, data__name="gaussian", data__size=1024)
+    whole = Experiment(chosen)
+    whole.advance()
+    monkeypatch.setattr(soft_rule, "_CHUNK_NUMBERS", 8 * 1024 * 5)
+    devices: list[int] = []
+
+    def watched(signals: Signals, *rest: object) -> torch.Tensor:
+        devices.append(len(signals))
+        return soft_values(signals, *rest)
+
+    monkeypatch.setattr(soft_rule, "soft_values", watched)
+    parts = Experiment(chosen)
+    parts.advance()
+    assert devices == [5, 5, 2]
+    assert torch.allclose(whole.weights, parts.weights, rtol=1e-4, atol=1e-6)

@@ -30,7 +30,7 @@ from signfade.uplink import Link, Signals, half_llr
 
 __all__ = ["better_rotation", "soft_estimate", "soft_values"]
 
-_CHUNK_NUMBERS = 1 << 24  # soft values at a time
+_CHUNK_NUMBERS = 1 << 24  # soft values at a time, or odds of their levels
 _PAIRED_DEVICES = 1000  # beyond, devices are taken for independent
 # Levels and amplitudes are taken in units of the scale that was sent: where it is rounded by more than this,
 # they are not N(0, 1), and theory does not know their error. Signs do not care.
@@ -98,7 +98,11 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
 
     memory, correlation = context.memory, np.eye(len(received))
     if joint and len(received) <= _PAIRED_DEVICES:
-        rows = _rows(received, slice(None))
+        rows = torch.empty(
+            len(received), sum(encoder.layers) if private else encoder.sent, dtype=received.signals.dtype
+        )
+        for chunk in _chunks(received):
+            rows[chunk] = _rows(received, chunk)
         if context.method.correlation == "genie" and context.genie is not None:
             correlation = context.genie.numpy()
         else:
@@ -110,9 +114,8 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     else:
         model = rotated(received.link.snr, std, correlation)
         fit = model.fit(alpha)._replace(combine=alpha * std)
-        value, step = torch.zeros(()), max(1, _CHUNK_NUMBERS // encoder.coordinates)
-        for start in range(0, len(received), step):
-            chunk = slice(start, start + step)
+        value = torch.zeros(())
+        for chunk in _chunks(received):
             rows = _rows(received, chunk)
             value = value + torch.mv(rows.T, torch.from_numpy(fit.combine[chunk]).to(rows))
 
@@ -129,6 +132,13 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     if not private:
         value = received.turned_back(value)
     return Estimate(value, fit.gain, memory, turned_back=True, predict=predict)
+
+
+def _chunks(received: Received) -> list[slice]:
+    """Devices whose soft values are worked out at a time: memory for the odds stays flat."""
+    cells = 2 ** ((received.encoder.method.level_bits or 1) - 1)
+    step = max(1, _CHUNK_NUMBERS // (cells * received.encoder.coordinates))
+    return [slice(start, start + step) for start in range(0, len(received), step)]
 
 
 def _rows(received: Received, rows: slice) -> Tensor:
