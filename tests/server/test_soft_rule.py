@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 
 from signfade.device import Encoder, one_bit
 from signfade.device.constellation import Amplitudes, level_bits, levels
+from signfade.device.rotation import rotated_size
 from signfade.experiments.config import resolve
 from signfade.server import soft_rule
 from signfade.server.soft_rule import better_rotation, soft_values
@@ -243,3 +246,30 @@ def test_the_odds_of_levels_are_worked_out_a_few_devices_at_a_time(
     parts.advance()
     assert devices == [5, 5, 2]
     assert torch.allclose(whole.weights, parts.weights, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rotation", ["shared", "private"])
+@pytest.mark.parametrize(("size", "padded"), [(1024, 1024), (525, 544)])
+def test_debias_divides_by_the_gain_of_the_weights_in_use(rotation: str, size: int, padded: int) -> None:
+    """One device over a perfect link: two thirds of a sign are explained, whatever a rotation pads."""
+    changes = {"data__name": "gaussian", "data__devices": 1, "cell__perfect": True, "data__size": size}
+    chosen = {"method__aggregator": "sbfl", "method__rotation": rotation, "method__bits_per_weight": 0.5}
+    found = []
+    for debias in (False, True):
+        experiment = Experiment(settings(**changes, **chosen, method__debias=debias))
+        experiment.advance()
+        found.append(float(experiment.weights.norm()))
+    assert rotated_size(size) == padded
+    assert found[1] / found[0] == pytest.approx(np.pi, rel=1e-3)  # 1/(0.5 * 2/pi)
+
+
+@pytest.mark.parametrize("rotation", ["private", "auto"])
+def test_independent_devices_need_no_matrix_of_all(rotation: str) -> None:
+    changes = {"data__name": "gaussian", "data__devices": 3000, "data__size": 16}
+    experiment = Experiment(settings(**changes, method__aggregator="sbfl", method__rotation=rotation))
+    tracemalloc.start()
+    try:
+        experiment.advance()
+        assert tracemalloc.get_traced_memory()[1] < 8 * 3000**2 / 4  # bytes
+    finally:
+        tracemalloc.stop()

@@ -131,6 +131,8 @@ class Server:
     def _this_round(self, memory: ServerMemory) -> MethodSettings:
         """Return the method with the rotation whose predicted error is smaller in this round."""
         encoder, snr = self._encoder, self._mean_snr
+        if memory.rule is None:  # nothing is known of the devices
+            return encoder.method.model_copy(update={"rotation": "private"})
         part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
         found = harmonics(snr, encoder.method.level_bits, encoder.papr_db)
         model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), part, kept)

@@ -25,7 +25,7 @@ from signfade.server.joint.correlation import (
     smooth_measured,
 )
 from signfade.server.received import Estimate, Received, Truth
-from signfade.theory.rate import ORDERS, Rotated, harmonics, soft_amplitude
+from signfade.theory.rate import ORDERS, Rotated, RotatedFit, explained, harmonics, soft_amplitude
 from signfade.uplink import Link, Signals, half_llr
 
 __all__ = ["better_rotation", "soft_estimate", "soft_values"]
@@ -96,7 +96,7 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     def rotated(snr: Tensor, std: np.ndarray, correlation: np.ndarray) -> Rotated:
         return Rotated(harmonics(snr, bits, papr), std, correlation, part, kept, private)
 
-    memory, correlation = context.memory, np.eye(len(received))
+    memory = context.memory
     if joint and len(received) <= _PAIRED_DEVICES:
         rows = torch.empty(
             len(received), sum(encoder.layers) if private else encoder.sent, dtype=received.signals.dtype
@@ -106,14 +106,16 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
         if context.method.correlation == "genie" and context.genie is not None:
             correlation = context.genie.numpy()
         else:
-            measured, precision = _measure(rows, rotated(received.link.snr, std, correlation))
+            alone = rotated(received.link.snr, std, np.eye(len(received)))
+            measured, precision = _measure(rows, alone)
             found, memory = _learn(context.memory, measured, precision, received)
             correlation = found.numpy()
         fit = rotated(received.link.snr, std, correlation).fit(alpha)
         value = torch.mv(rows.T, torch.from_numpy(fit.combine).to(rows))
     else:
-        model = rotated(received.link.snr, std, correlation)
-        fit = model.fit(alpha)._replace(combine=alpha * std)
+        target = alpha * std  # devices as independent: no matrix of all of them
+        seen, energy = float(target**2 @ explained(received.link.snr, bits, papr)), float(target @ target)
+        fit = RotatedFit(target, part * seen / energy if energy > 0 else 0.0)
         value = torch.zeros(())
         for chunk in _chunks(received):
             rows = _rows(received, chunk)
