@@ -10,7 +10,11 @@ from signfade.experiments.studies.records import FULL, QUICK, Record, Records, R
 
 def test_every_run_of_every_cell_resolves_and_has_a_name_of_its_own() -> None:
     for scale in (FULL, QUICK):
-        runs = [run for part in dial.DIAL.parts for run in (want.settings for want in part.wants(scale, Records()))]
+        runs = [
+            run
+            for part in dial.DIAL.parts
+            for run in (want.settings for want in part.wants(scale, Records()))
+        ]
         names = {(family_of(run), run.seed) for run in runs}
         assert len(names) == len(runs) > 20
     full = [want.settings for want in dial.DIAL.parts[0].wants(FULL, Records())]
