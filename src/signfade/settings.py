@@ -392,6 +392,12 @@ class DeviceSettings(_Section):
         """Whether devices make local steps rather than send a gradient."""
         return self.local_steps > 1 or self.epochs is not None
 
+    @property
+    def summed(self) -> float:
+        """Gradients in the sum of E steps, `sum_i (1 - beta**i)/(1 - beta)`: E without momentum."""
+        beta, steps = self.momentum, self.local_steps
+        return (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+
     @model_validator(mode="after")
     def _consistent(self) -> DeviceSettings:
         if self.epochs is not None and self.local_steps > 1:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 
 from signfade.device import Encoder, one_bit
 from signfade.device.constellation import Amplitudes, level_bits, levels
+from signfade.device.rotation import rotated_size
 from signfade.experiments.config import resolve
+from signfade.server import soft_rule
 from signfade.server.soft_rule import better_rotation, soft_values
 from signfade.settings import MethodSettings, RunSettings
 from signfade.simulation import Experiment
 from signfade.theory.rate import Rotated, harmonics, soft_amplitude
-from signfade.uplink import transmit
+from signfade.uplink import Signals, transmit
 
 KEYS = np.arange(1, 4, dtype=np.uint64)
 
@@ -56,6 +60,31 @@ def test_the_predicted_error_is_the_measured_one(
     assert measured.mean() == pytest.approx(predicted.mean(), rel=0.02)
     explained, expected = 1 - measured.mean(), 1 - predicted.mean()
     assert explained == pytest.approx(expected, rel=0.1)  # at a hundredth of a bit errors are all near one
+
+
+@pytest.mark.parametrize("aggregator", ["sbfl", "bfl"])
+@pytest.mark.parametrize("rate", [0.1, 1.0, 2, 4, "analog"])
+@pytest.mark.parametrize("side_bits", [4, 8])
+def test_rounded_scales_are_predicted_or_not_at_all(
+    aggregator: str, rate: float | str, side_bits: int
+) -> None:
+    changes = {"data__name": "gaussian", "data__size": 20_000, "cell__snr_db": 12.0, "cell__fading": "none"}
+    method = {"method__aggregator": aggregator, "method__bits_per_weight": rate, "rounds": 4}
+    experiment = Experiment(settings(**changes, **method, method__side_bits=side_bits))
+    records = [experiment.advance() for _ in range(4)]
+    for record in records:
+        if record["nmse_theory"] is not None:
+            assert record["nmse"] == pytest.approx(record["nmse_theory"], rel=0.06)
+    known = [record["nmse_theory"] is not None for record in records]
+    assert known == [True, *[rate in (0.1, 1.0) or side_bits == 8] * 3]  # the first round's grid is fine
+
+
+@pytest.mark.parametrize(("rate", "least", "most"), [(1, 0.3, 0.4), (4, 0.005, 0.02), ("analog", 0, 0.01)])
+def test_perfect_links_leave_what_was_not_sent(rate: float | str, least: float, most: float) -> None:
+    changes = {"data__name": "gaussian", "data__size": 2000, "cell__perfect": True}
+    record = Experiment(settings(method__bits_per_weight=rate, **changes)).advance()
+    assert least < record["nmse"] < most
+    assert least < record["nmse_theory"] < most
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, "analog"])
@@ -193,3 +222,54 @@ def test_a_killed_run_goes_on_to_the_same_bytes() -> None:
 def test_refuses_in_one_sentence(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         settings(**changes)
+
+
+@pytest.mark.parametrize("aggregator", ["sbfl", "bfl"])
+@pytest.mark.parametrize("rotation", ["shared", "private"])
+def test_the_odds_of_levels_are_worked_out_a_few_devices_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, aggregator: str, rotation: str
+) -> None:
+    """Eight odds for each of the 4-bit soft values: no more of them at once than the limit says."""
+    changes = {"method__aggregator": aggregator, "method__rotation": rotation, "method__bits_per_weight": 4}
+    chosen = settings(**changes, data__name="gaussian", data__size=1024)
+    whole = Experiment(chosen)
+    whole.advance()
+    monkeypatch.setattr(soft_rule, "_CHUNK_NUMBERS", 8 * 1024 * 5)
+    devices: list[int] = []
+
+    def watched(signals: Signals, *rest: object) -> torch.Tensor:
+        devices.append(len(signals))
+        return soft_values(signals, *rest)
+
+    monkeypatch.setattr(soft_rule, "soft_values", watched)
+    parts = Experiment(chosen)
+    parts.advance()
+    assert devices == [5, 5, 2]
+    assert torch.allclose(whole.weights, parts.weights, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rotation", ["shared", "private"])
+@pytest.mark.parametrize(("size", "padded"), [(1024, 1024), (525, 544)])
+def test_debias_divides_by_the_gain_of_the_weights_in_use(rotation: str, size: int, padded: int) -> None:
+    """One device over a perfect link: two thirds of a sign are explained, whatever a rotation pads."""
+    changes = {"data__name": "gaussian", "data__devices": 1, "cell__perfect": True, "data__size": size}
+    chosen = {"method__aggregator": "sbfl", "method__rotation": rotation, "method__bits_per_weight": 0.5}
+    found = []
+    for debias in (False, True):
+        experiment = Experiment(settings(**changes, **chosen, method__debias=debias))
+        experiment.advance()
+        found.append(float(experiment.weights.norm()))
+    assert rotated_size(size) == padded
+    assert found[1] / found[0] == pytest.approx(np.pi, rel=1e-3)  # 1/(0.5 * 2/pi)
+
+
+@pytest.mark.parametrize("rotation", ["private", "auto"])
+def test_independent_devices_need_no_matrix_of_all(rotation: str) -> None:
+    changes = {"data__name": "gaussian", "data__devices": 3000, "data__size": 16}
+    experiment = Experiment(settings(**changes, method__aggregator="sbfl", method__rotation=rotation))
+    tracemalloc.start()
+    try:
+        experiment.advance()
+        assert tracemalloc.get_traced_memory()[1] < 8 * 3000**2 / 4  # bytes
+    finally:
+        tracemalloc.stop()

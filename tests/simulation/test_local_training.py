@@ -131,6 +131,19 @@ def test_scaffold_keeps_the_server_variate_at_the_mean_of_the_devices() -> None:
     assert float(state.server.control.norm()) > 0
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_control_variate_is_a_mean_gradient(momentum: float) -> None:
+    """Steps so small that all are alike: d_k is their number times the gradient, more with momentum."""
+    local = {"device__learning_rate": 1e-6, "device__momentum": momentum, "device__control_variates": True}
+    experiment = Experiment(_settings(device__local_steps=20, data__batch="none", **local))
+    weights = experiment.weights.clone()
+    plain = make_experiment_task(_settings(data__batch="none"))
+    gradients = plain.local_updates(weights, np.arange(experiment.devices), 0).gradients
+    experiment.advance()
+    control = experiment._state.clients.control
+    assert float((control - gradients).norm() / gradients.norm()) < 1e-3
+
+
 def _settings(**changes: object):
     from signfade.experiments.config import resolve
 

@@ -62,6 +62,11 @@ def test_amplitudes_against_quadrature(papr_db: float, gamma: float) -> None:
     assert explained([gamma], None, papr_db)[0] == pytest.approx(power, rel=2e-3)
 
 
+@pytest.mark.parametrize(("bits", "papr_db"), [(1, None), (2, None), (4, None), (None, None), (None, 8.0)])
+def test_an_infinite_snr_is_the_limit_of_large_ones(bits: int | None, papr_db: float | None) -> None:
+    assert harmonics([np.inf], bits, papr_db) == pytest.approx(harmonics([1e12], bits, papr_db), abs=1e-6)
+
+
 def test_amplitudes_in_their_limits() -> None:
     gamma = np.geomspace(0.01, 100, 9)
     assert explained(gamma, None) == pytest.approx(gamma / (1 + gamma), rel=1e-12)

@@ -134,6 +134,8 @@ class Server:
         if self._chosen is not None and self._chosen[0] is memory.rule:  # asked several times in a round
             return self._chosen[1]
         encoder, snr = self._encoder, self._mean_snr
+        if memory.rule is None:  # nothing is known of the devices
+            return encoder.method.model_copy(update={"rotation": "private"})
         part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
         found = harmonics(snr, encoder.method.level_bits, encoder.papr_db)
         model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), part, kept)
@@ -244,9 +246,9 @@ class Server:
         if digital_bits is not None:
             bits = replace(bits, signs=digital_bits)
         control, local = memory.control, self.settings.device
-        if local.control_variates:  # those of the devices that took part move by d_k/E - c
+        if local.control_variates:  # those of the devices that took part move by d_k/E - c (E: local.summed)
             mean = estimate / devices if method.weights == "sum" else estimate
-            control = control + devices / self._population * (mean / local.local_steps - control)
+            control = control + devices / self._population * (mean / local.summed - control)
             down += FULL_PRECISION_BITS * len(control)
         return replace(
             memory,

@@ -25,13 +25,16 @@ from signfade.server.joint.correlation import (
     smooth_measured,
 )
 from signfade.server.received import Estimate, Received, Truth
-from signfade.theory.rate import ORDERS, Rotated, harmonics, soft_amplitude
+from signfade.theory.rate import ORDERS, Rotated, RotatedFit, explained, harmonics, soft_amplitude
 from signfade.uplink import Signals, half_llr, symbols
 
 __all__ = ["better_rotation", "soft_estimate", "soft_values"]
 
-_CHUNK_NUMBERS = 1 << 24  # soft values at a time
+_CHUNK_NUMBERS = 1 << 24  # soft values at a time, or odds of their levels
 _PAIRED_DEVICES = 1000  # beyond, devices are taken for independent
+# Levels and amplitudes are taken in units of the scale that was sent: where it is rounded by more than this,
+# they are not N(0, 1), and theory does not know their error. Signs do not care.
+_SCALE_OFF = 0.03
 _TABLE = 4096  # amplitudes at which the posterior mean is worked out
 
 
@@ -93,38 +96,51 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     def rotated(snr: Tensor, std: np.ndarray, correlation: np.ndarray) -> Rotated:
         return Rotated(harmonics(snr, bits, papr), std, correlation, part, kept, private)
 
-    memory, correlation = context.memory, np.eye(len(received))
+    memory = context.memory
     if joint and len(received) <= _PAIRED_DEVICES:
-        rows = _rows(received, slice(None))
+        rows = torch.empty(
+            len(received), sum(encoder.layers) if private else encoder.sent, dtype=received.signals.dtype
+        )
+        for chunk in _chunks(received):
+            rows[chunk] = _rows(received, chunk)
         if context.method.correlation == "genie" and context.genie is not None:
             correlation = context.genie.numpy()
         else:
-            measured, precision = _measure(rows, rotated(received.link.snr, std, correlation))
+            alone = rotated(received.link.snr, std, np.eye(len(received)))
+            measured, precision = _measure(rows, alone)
             found, memory = _learn(context.memory, measured, precision, received)
             correlation = found.numpy()
         fit = rotated(received.link.snr, std, correlation).fit(alpha)
         value = torch.mv(rows.T, torch.from_numpy(fit.combine).to(rows))
     else:
-        model = rotated(received.link.snr, std, correlation)
-        fit = model.fit(alpha)._replace(combine=alpha * std)
-        value, step = torch.zeros(()), max(1, _CHUNK_NUMBERS // encoder.coordinates)
-        for start in range(0, len(received), step):
-            chunk = slice(start, start + step)
+        target = alpha * std  # devices as independent: no matrix of all of them
+        seen, energy = float(target**2 @ explained(received.link.snr, bits, papr)), float(target @ target)
+        fit = RotatedFit(target, part * seen / energy if energy > 0 else 0.0)
+        value = torch.zeros(())
+        for chunk in _chunks(received):
             rows = _rows(received, chunk)
             value = value + torch.mv(rows.T, torch.from_numpy(fit.combine[chunk]).to(rows))
 
     def predict(truth: Truth, factor: float) -> float | None:
         if truth.correlation is None:
             return None
-        true = rotated(
-            received.signals.link.snr, truth.priors.std[:, 0].double().numpy(), truth.correlation.numpy()
-        )
+        true_std = truth.priors.std[:, 0].double().numpy()
+        if bits != 1 and (np.abs(std - true_std) > _SCALE_OFF * true_std).any():
+            return None
+        true = rotated(received.signals.link.snr, true_std, truth.correlation.numpy())
         moments = true.moments(alpha, fit.combine)
         return moments.nmse(factor) if moments.energy > 0 else None
 
     if not private:
         value = received.turned_back(value)
     return Estimate(value, fit.gain, memory, turned_back=True, predict=predict)
+
+
+def _chunks(received: Received) -> list[slice]:
+    """Devices whose soft values are worked out at a time: memory for the odds stays flat."""
+    cells = 2 ** ((received.encoder.method.level_bits or 1) - 1)
+    step = max(1, _CHUNK_NUMBERS // (cells * received.encoder.coordinates))
+    return [slice(start, start + step) for start in range(0, len(received), step)]
 
 
 def _rows(received: Received, rows: slice) -> Tensor:

@@ -199,7 +199,7 @@ class Clients:
                 continue
             who = torch.from_numpy(some.devices)
             update = self._train(state, some, model, round, control - state.control[who])
-            state.control[who] += update.gradients / self._settings.device.local_steps - control
+            state.control[who] += update.gradients / self._settings.device.summed - control
             yield update
         self._task.end_round()
 

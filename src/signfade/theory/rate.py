@@ -84,10 +84,10 @@ def harmonics(snr: Numbers, bits: int | None = 1, papr_db: float | None = None) 
     """
     gamma = np.atleast_1d(non_negative("snr", snr, infinite=True))
     if bits is None:
+        linear = 1 / (1 + 1 / np.maximum(gamma, 1e-300))  # gamma/(1 + gamma), for infinite gamma as well
         if papr_db is None:
-            rest = np.zeros((len(gamma), len(ORDERS)))
-            return np.column_stack([1 / (1 + 1 / np.maximum(gamma, 1e-300)), rest])
-        return (gamma / (1 + gamma))[:, None] * _at(_amplitude_table(papr_db), gamma)
+            return np.column_stack([linear, np.zeros((len(gamma), len(ORDERS)))])
+        return linear[:, None] * _at(_amplitude_table(papr_db), gamma)
     cells, sign = levels(bits), soft_bit(gamma).signal
     seen = np.repeat(cells.values[None], len(gamma), 0) if bits == 1 else _at(_magnitude_table(bits), gamma)
     kept = sign[:, None] * seen
