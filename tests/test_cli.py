@@ -313,6 +313,11 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
         (["theory", "--family", "cauchy"], "family must be one of"),
         (["theory", "--plot", "curve.doc"], "--plot must end in .png, .svg or .pdf; got 'curve.doc'"),
         (["theory", "--fading", "heavy"], "fading must be one of"),
+        (
+            ["theory", "--bits-per-weight", "1.5"],
+            "signfade: bits_per_weight must be from 0.001 to 1, or 2, 3",
+        ),
+        (["theory", "--correlation", "1.2"], "correlation must be from -0.0526 to 1 for 20 devices; got 1.2"),
         (["report", "absent"], "absent does not exist"),
         (["data", "split", *sets("data.name=gaussian")], "gaussian has no classes"),
         (["data", "split", *sets("data.devices=1438")], "1437; got 1438"),

@@ -117,6 +117,7 @@ def test_your_own_rule_is_called_by_its_function(tmp_path: Path) -> None:
     [
         ("sbfI", "the nearest known one is 'sbfl'"),
         ("quick", "the nearest known one is 'quicker'"),
+        ("FedAvg", "it is 'ideal', with device.local_steps for FedAvg"),
         ("absent.py:rule", "no such file"),
         ("math:nothing", "has no function 'nothing'"),
     ],
@@ -179,3 +180,18 @@ def test_settings_that_no_method_uses_are_named(tmp_path: Path) -> None:
     assert unused_settings(shared, plan(shared, ["best", "blmmse"], tmp_path)) == []
     for plain in ([], ["method.preset=best"], ["server.momentum=0.5"]):
         assert unused_settings(load(None, plain), plan(load(None, plain), ["sbfl", "ideal"], tmp_path)) == []
+
+
+def test_what_a_preset_keeps_to_itself_is_said(tmp_path: Path) -> None:
+    def notes(*overrides: str, **variant: Any) -> list[str]:
+        shared = load(None, overrides)
+        shared = shared.model_copy(update={"variants": {"low-rate": variant} if variant else {}})
+        return unused_settings(shared, plan(shared, ["best", "low-rate"], tmp_path))
+
+    steps = "device.local_steps=10"
+    (note,) = notes(steps, "method.bits_per_weight=0.1")
+    assert note.startswith(
+        "low-rate keeps method.bits_per_weight = 0.01, device.local_steps = 30 of its preset"
+    )
+    assert notes("device.local_steps=30") == notes("method.preset=low-rate") == notes() == []
+    assert notes(steps, **{"method.preset": "low-rate", "device.local_steps": 10}) == []

@@ -14,6 +14,7 @@ from signfade.experiments.findings import finding, theory_finding, theory_rows
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.group import Group, Run, group_runs
 from signfade.experiments.html_report import render_report, write_report
+from signfade.experiments.panels import group_styles
 from signfade.experiments.results import load_run
 from signfade.experiments.table import comparison, sent_items
 from signfade.experiments.training import train
@@ -187,6 +188,15 @@ def group(label: str, *seeds: dict[str, Any], aggregator: str = "sbfl", finished
 
 def accuracy(label: str, *values: float, **options: Any) -> Group:
     return group(label, *({"last_accuracy": value} for value in values), **options)
+
+
+def test_a_compressor_is_no_bound_and_has_a_line_of_its_own() -> None:
+    names = ("ideal", "drive", "topk")
+    groups = [accuracy(name, 0.9, aggregator="ideal") for name in names]
+    for rival, name in zip(groups[1:], names[1:]):
+        rival.runs[0].config["method"]["compressor"] = name
+    assert [one.ideal for one in groups] == [True, False, False]
+    assert len({repr(style) for style in group_styles(groups)}) == 3
 
 
 def test_finding_names_the_best_and_by_how_much() -> None:

@@ -159,12 +159,18 @@ def theory(
     plot: Annotated[Path | None, Option(metavar="FILE", help="Draw the curves, as PNG, SVG or PDF.")] = None,
     rates: Annotated[
         str | None,
-        Option("--bits-per-weight", metavar="A,B,C", help="The rate dial: 0.001 to 1, 2, 3, 4, analog."),
+        Option(
+            "--bits-per-weight",
+            metavar="A,B,C",
+            help="The rate dial: 0.001 to 1, 2, 3, 4, analog; by default 1,2,4,analog.",
+        ),
     ] = None,
     correlation: Annotated[
-        float | None, Option(metavar="R", help="Between any two devices' gradients.")
+        float | None, Option(metavar="R", help="Between any two devices' gradients; 0 by default.")
     ] = None,
-    devices: Annotated[int | None, Option(metavar="K", min=1, max=500, help="Devices in the sum.")] = None,
+    devices: Annotated[
+        int | None, Option(metavar="K", min=1, max=500, help="Devices in the sum; 20 by default.")
+    ] = None,
     private: Annotated[
         bool | None, Option("--private/--shared", help="Rotations; by default both.", show_default=False)
     ] = None,
@@ -174,10 +180,11 @@ def theory(
 ) -> None:
     """Predict the error of an estimate at given SNRs, and how far it is above the limit.
 
-    It is the squared error of a coordinate, in units of its variance, under each rule that reads every device
-    by itself. A vote and the joint rules combine devices, so their error depends on the whole cell: see
-    "signfade link" for the vote, and "nmse_theory" in the metrics of a run. Any of the last five options asks
-    for the rate dial instead: the error of the sum of K devices that are all correlated alike.
+    It is the squared error of a coordinate at one bit per weight, in units of its variance, under each rule
+    that reads every device by itself. A vote and the joint rules combine devices, so their error depends on
+    the whole cell: see "signfade link" for the vote, and "nmse_theory" in the metrics of a run. Any of the
+    last five options asks for the rate dial instead: the error of the sum of K devices that are all
+    correlated alike.
     """
     from signfade.cli.show import distance_tables, error_tables, read_dial, read_snrs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +64,7 @@ def tune(
     """
     settings = read_settings(config, overrides, out)
     from signfade.cli.progress import Progress, print_note
+    from signfade.experiments.comparisons import unused_settings
     from signfade.experiments.files import folder_name
     from signfade.experiments.tuning import Protocol, write_tuned
     from signfade.experiments.tuning import tune as find
@@ -80,7 +82,12 @@ def tune(
     folder = Path(settings.out) / folder_name(f"{settings.name}-tune")
     run_all = choose_engine("process")
 
+    stages = count()
+
     def do(runs: Sequence[PlannedRun]) -> Outcome:
+        if next(stages) == 0:  # the whole grid
+            for text in unused_settings(settings, runs):
+                print_note(text)
         for one in {repr(run.settings.data): run.settings for run in runs}.values():
             fetch_data(one)
         with Progress([_title(run) for run in runs], [run.settings.rounds for run in runs]) as progress:
@@ -153,7 +160,7 @@ def _table(trials: dict[str, list[Trial]], protocol: Protocol) -> Any:
         "accuracy": "mean test accuracy over the last six evaluations",
         "loss": "mean excess loss over the last six evaluations",
     }
-    reach = f"kbit of a device that is asked in every round, to a test accuracy of {protocol.target}"
+    reach = f"kbit that the average device sends to reach a test accuracy of {protocol.target}"
     shown = scores[kind] if protocol.target is None else reach
     points = len(protocol.grid)
     table.caption = f"best of {points} point{'s' * (points > 1)}; scores: {shown}"

@@ -17,7 +17,7 @@ from signfade.experiments.results import load_run
 from signfade.experiments.training import PlannedRun, RunFailed, place_run, train
 from signfade.experiments.workers import run_pool
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
-from signfade.settings import PRESETS, RunSettings
+from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
 
 __all__ = ["CompareResult", "compare", "plan", "unused_settings"]
 
@@ -71,7 +71,38 @@ def unused_settings(settings: RunSettings, runs: Sequence[PlannedRun]) -> list[s
         given = key in method.model_fields_set and decided.get(key, ...) != value
         if given and all(getattr(run.settings.method, key) != value for run in runs):
             notes.append(f"method.{key} = {value!r} is not used: each of the methods {names} brings its own")
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys(notes)) + _preset_notes(settings, runs)
+
+
+def _preset_notes(settings: RunSettings, runs: Sequence[PlannedRun]) -> list[str]:
+    """Return one sentence for each method whose preset replaces rates or local steps that are given.
+
+    Example:
+        >>> from signfade.experiments.config import resolve
+        >>> shared = resolve({"device.local_steps": 10})
+        >>> _preset_notes(shared, plan(shared, ["best", "low-rate"], Path("runs/x")))
+        ['low-rate keeps device.local_steps = 30 of its preset; to change it, write a variant into the file']
+    """
+    methods: dict[str, list[RunSettings]] = {}
+    for run in runs:
+        methods.setdefault(run.settings.method_label, []).append(run.settings)
+    notes = []
+    for label, tried in methods.items():
+        preset = tried[0].method.preset or ""
+        rate = {key: value for key, value in PRESETS.get(preset, {}).items() if key == "bits_per_weight"}
+        kept = [
+            f"{section}.{key} = {value}"
+            for section, decided in {"method": rate, **PRESET_TRAINING.get(preset, {})}.items()
+            for key, value in decided.items()
+            if key in (given := getattr(settings, section)).model_fields_set
+            and getattr(given, key) != value
+            and all(getattr(getattr(one, section), key) == value for one in tried)
+        ]
+        if kept:
+            them = "it" if len(kept) == 1 else "them"
+            change = f"to change {them}, write a variant into the file"
+            notes.append(f"{label} keeps {', '.join(kept)} of its preset; {change}")
+    return notes
 
 
 def compare(runs: Sequence[PlannedRun], jobs: int = 1, *, on_event: OnEvent | None = None) -> CompareResult:

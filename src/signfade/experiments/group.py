@@ -118,7 +118,10 @@ class Group:
     @property
     def ideal(self) -> bool:
         """Whether this is the bound that no radio reaches."""
-        rule = self.runs[0].flat.get("method.aggregator")
+        flat = self.runs[0].flat
+        if flat.get("method.compressor", "auto") != "auto":  # a rival, whose messages lose something
+            return False
+        rule = flat.get("method.aggregator")
         return rule in AGGREGATORS.names() and AGGREGATORS.find(rule).sends == "values"
 
     @property

@@ -28,7 +28,7 @@ __all__ = ["ERRORS_ARE", "LinkStudy", "link_text", "plot_errors", "plot_link", "
 
 Array = NDArray[np.float64]
 
-ERRORS_ARE = "Predicted squared error of a coordinate, in units of its variance"
+ERRORS_ARE = "Predicted squared error of a coordinate at one bit per weight, in units of its variance"
 _HARD = "best hard decision"  # a vote's view of one bit; no rule by itself
 
 

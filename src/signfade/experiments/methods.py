@@ -47,6 +47,8 @@ def method_layer(settings: RunSettings, name: str) -> dict[str, Any]:
         return {"method.aggregator": name, "label": name.rpartition(":")[2]}
     if name in rivals:
         return {"method.aggregator": "ideal", "method.compressor": name, "label": name}
+    if name.lower().replace("-", "") in ("fedavg", "fedsgd"):
+        raise ConfigError(f"unknown method {name!r}: it is 'ideal', with device.local_steps for FedAvg")
     known = [*settings.variants, *PRESETS, *AGGREGATORS.names(), *rivals]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     raise ConfigError(

@@ -11,7 +11,7 @@ from signfade.experiments.distance import INDEPENDENT
 from signfade.experiments.figures import mse_curves
 from signfade.experiments.link_study import theory_errors
 from signfade.settings import Fading, Family
-from signfade.theory.dial import dial_nmse, dial_uses
+from signfade.theory.dial import dial_nmse, dial_uses, equal_correlation
 from signfade.theory.limits import above_db, limit
 from signfade.theory.rules import fading_nodes
 
@@ -35,6 +35,8 @@ class Dial(NamedTuple):
     @property
     def title(self) -> str:
         """What its errors are."""
+        if self.devices == 1:
+            return "Predicted squared error of one device, over its energy"
         return (
             f"Predicted squared error of the sum of {self.devices} devices correlated by "
             f"{self.correlation:g}, over its energy"
@@ -43,6 +45,7 @@ class Dial(NamedTuple):
     def errors(self, snr_db: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the errors at SNRs `[S]` by label, and the limits of the same labels."""
         snr = np.repeat(10 ** (snr_db / 10)[:, None], self.devices, axis=1)
+        equal_correlation(self.devices, self.correlation)  # or a sentence that names the range
         errors, limits = {}, {}
         for rate in self.rates:
             least = limit(snr, max(0.0, self.correlation), dial_uses(rate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from pydantic import ValidationError
 
 from signfade.settings import MethodSettings
 from signfade.theory.rate import Rotated, harmonics
@@ -64,4 +65,8 @@ def dial_nmse(
 
 def _method(bits_per_weight: float | str) -> MethodSettings:
     """The setting, which the method's settings check."""
-    return MethodSettings.model_validate({"bits_per_weight": bits_per_weight})
+    try:
+        return MethodSettings.model_validate({"bits_per_weight": bits_per_weight})
+    except ValidationError:
+        allowed = "from 0.001 to 1, or 2, 3, 4 or analog"
+        raise ValueError(f"bits_per_weight must be {allowed}; got {bits_per_weight!r}") from None
