@@ -307,6 +307,11 @@ class MethodSettings(_Section):
         return self.rotation in ("private", "auto") or self.bits_per_weight != 1
 
     @property
+    def soft(self) -> bool:
+        """Whether the server adds up soft values: private rotations, levels and amplitudes."""
+        return self.rotation in ("private", "auto") or self.level_bits != 1
+
+    @property
     def part(self) -> float:
         """Part of the coordinates that is sent."""
         return 1.0 if self.bits_per_weight == "analog" else min(1.0, self.bits_per_weight)

@@ -162,6 +162,16 @@ class Encoder:
         return max(1, round(self.method.part * self.coordinates))
 
     @property
+    def part(self) -> float:
+        """Part of the coordinates that is sent."""
+        return self.sent / self.coordinates
+
+    @property
+    def kept(self) -> float:
+        """Part of the coordinates that are weights, M/n after a rotation that padded M to n."""
+        return sum(self.layers) / self.coordinates
+
+    @property
     def size(self) -> int:
         """Number of symbols a device sends: one for each bit, or one for each amplitude."""
         return self.sent * (self.method.level_bits or 1)

@@ -1,8 +1,8 @@
 """A random rotation that makes the Gaussian prior true, at no cost in bits but the padding.
 
-All devices flip the signs of the same random coordinates, then apply a Hadamard transform. Each rotated
-coordinate is a sum of all coordinates with random signs and weights of one magnitude, so by the central limit
-theorem those of one device are Gaussian with variance `|g|**2 / n`, and those of all devices are jointly
+A device flips the signs of random coordinates, then applies a Hadamard transform. Each rotated coordinate is
+a sum of all coordinates with random signs and weights of one magnitude, so by the central limit theorem those
+of one device are Gaussian with variance `|g|**2 / n`, and those of devices that share a rotation are jointly
 Gaussian with the *same* covariance `<g_k, g_j> / n` between devices for every coordinate.
 
 Beside powers of two there are Hadamard matrices of orders such as 12, 20, 28, ... (Paley, 1933). With their

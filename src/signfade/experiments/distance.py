@@ -39,8 +39,7 @@ def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> t
         votes = [vote_moments(row, ones, matrix, tie=method.tie, **law) for row in snr]
         error = fmean(vote.cut(1.0, method.part).best_scaled_nmse() for vote in votes)
         return error, error
-    turned = method.rotation in ("private", "auto") or method.level_bits != 1
-    if not turned and not joint and rule.law is None:
+    if not method.soft and not joint and rule.law is None:
         return None
 
     def soft(row: Array, r: Array, private: bool) -> JointMoments:
@@ -67,7 +66,7 @@ def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> t
         return given_moments(first, second, ones, r, **law).cut(1.0, method.part)  # type: ignore[arg-type]
 
     def found(row: Array, r: Array) -> JointMoments:
-        if not turned:
+        if not method.soft:
             return bits(row, r)
         kinds = {"shared": [False], "private": [True]}.get(method.rotation, [False, True])
         return min((soft(row, r, private) for private in kinds), key=JointMoments.nmse)

@@ -115,7 +115,7 @@ def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
 def draw_line(
     ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], style: LineStyle, label: str, width: float = 1.6
 ) -> None:
-    """Draw `y` over `x` with a few markers, so that the line is told apart without its colour."""
+    """Draw `y` over `x` with a few markers, so that lines differ even without colour."""
     every = max(1, len(x) // 7)
     ax.plot(x, y, markevery=(every // 2, every), label=label, markeredgewidth=0, **style.options(width))
 

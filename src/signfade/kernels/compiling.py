@@ -25,6 +25,6 @@ class _Once(event.Listener):
 
 
 def tell_compiling(tell: Callable[[str], None]) -> AbstractContextManager[object]:
-    """Return a context in which the first kernel that is compiled, not loaded from disk, is told about."""
+    """Return a context that reports the first kernel that is compiled rather than loaded from disk."""
     manager: AbstractContextManager[object] = event.install_listener("numba:compile", _Once(tell))
     return manager

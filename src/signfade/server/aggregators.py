@@ -74,7 +74,7 @@ def _check_dial(settings: RunSettings, rule: Aggregator) -> None:
             f"method.rotation must not be none with method.bits_per_weight {method.bits_per_weight}, which "
             'needs coordinates that are alike; set method.rotation = "private"'
         )
-    if method.rotation in ("none", "shared") and method.level_bits == 1:
+    if not method.soft:
         return
     if rule.soft is None:
         able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.soft)

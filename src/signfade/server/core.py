@@ -136,9 +136,8 @@ class Server:
         encoder, snr = self._encoder, self._mean_snr
         if memory.rule is None:  # nothing is known of the devices
             return encoder.method.model_copy(update={"rotation": "private"})
-        part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
         found = harmonics(snr, encoder.method.level_bits, encoder.papr_db)
-        model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), part, kept)
+        model = Rotated(found, np.ones(len(snr)), np.eye(len(snr)), encoder.part, encoder.kept)
         method = encoder.method.model_copy(update={"rotation": better_rotation(memory.rule, model)})
         self._chosen = (memory.rule, method)
         return method
@@ -202,7 +201,7 @@ class Server:
             asked = genie if method.correlation == "genie" else None
             context = Context(method, self.settings.defence, memory.rule, asked)
             estimate = self._estimate(received, context)
-        part = received.encoder.sent / received.encoder.coordinates
+        part = received.encoder.part
         gain = estimate.gain if estimate.turned_back else part * estimate.gain
         factor = 1 / max(gain, part * SMALLEST_GAIN) if method.debias else 1.0
         value = estimate.value
@@ -218,8 +217,7 @@ class Server:
         return replace(memory, rule=rule, stages=stages), final, metrics
 
     def _estimate(self, received: Received, context: Context) -> Estimate:
-        method = self.settings.method
-        if method.rotation in ("private", "auto") or method.level_bits != 1:
+        if self.settings.method.soft:
             return soft_estimate(received, context, joint=self.aggregator.soft == "joint")
         return self.aggregator.estimate(received, context)
 

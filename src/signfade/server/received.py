@@ -117,8 +117,7 @@ class Received:
 
     def restored(self, moments: theory.JointMoments) -> theory.JointMoments:
         """Return the moments after subset and rotation have been undone."""
-        encoder = self.encoder
-        return moments.cut(sum(encoder.layers) / encoder.coordinates, encoder.sent / encoder.coordinates)
+        return moments.cut(self.encoder.kept, self.encoder.part)
 
     def trial_stream(self, purpose: str) -> np.random.Generator:
         """Return the randomness of trials that predict this round: another round's noise has another key."""

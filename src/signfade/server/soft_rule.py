@@ -89,12 +89,11 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     encoder, method = received.encoder, received.encoder.method
     private = method.rotation == "private"
     bits, papr = method.level_bits, encoder.papr_db
-    part, kept = encoder.sent / encoder.coordinates, sum(encoder.layers) / encoder.coordinates
     alpha = received.weights.double().numpy()
     std = math.sqrt(math.pi / 2) * received.layer_scale[:, 0].double().numpy()
 
     def rotated(snr: Tensor, std: np.ndarray, correlation: np.ndarray) -> Rotated:
-        return Rotated(harmonics(snr, bits, papr), std, correlation, part, kept, private)
+        return Rotated(harmonics(snr, bits, papr), std, correlation, encoder.part, encoder.kept, private)
 
     memory = context.memory
     if joint and len(received) <= _PAIRED_DEVICES:
@@ -115,7 +114,7 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     else:
         target = alpha * std  # devices as independent: no matrix of all of them
         seen, energy = float(target**2 @ explained(received.link.snr, bits, papr)), float(target @ target)
-        fit = RotatedFit(target, part * seen / energy if energy > 0 else 0.0)
+        fit = RotatedFit(target, encoder.part * seen / energy if energy > 0 else 0.0)
         value = torch.zeros(())
         for chunk in _chunks(received):
             rows = _rows(received, chunk)
