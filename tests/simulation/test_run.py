@@ -16,8 +16,10 @@ from signfade.device import Encoder, rotated_size, spread
 from signfade.server.core import SMALLEST_GAIN
 from signfade.server.predict import known_gain
 from signfade.server.received import Received
+from signfade.settings import RunSettings
 from signfade.simulation import Experiment, RunFailed
 from signfade.simulation import clients as clients_module
+from signfade.simulation.run import layer_sizes, make_task
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 from signfade.uplink import Link, transmit
@@ -403,3 +405,10 @@ def test_a_blown_up_loss_is_noticed_once() -> None:
 def test_settings_that_cannot_work_are_refused_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Experiment(settings(**options))
+
+
+@pytest.mark.parametrize("tables", [{"name": "digits"}, {"name": "regression", "size": 70}])
+def test_layers_are_known_before_data_is_loaded(tables: dict[str, Any]) -> None:
+    configured = RunSettings.model_validate({"data": tables})
+    assert layer_sizes(configured) == make_task(configured).segments
+    assert layer_sizes(RunSettings.model_validate({"data": {"name": "idx", "folder": "x"}})) is None

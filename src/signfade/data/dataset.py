@@ -49,11 +49,13 @@ class DataSource:
             labelled samples.
         where: From the cache folder to where the set is on this machine (None: not yet here); None for
             what `signfade data list` does not list.
+        shape: Shape of a sample and number of classes, where they are known without loading.
     """
 
     help: str
     load: Callable[..., Dataset] | None = None
     where: Callable[[Path], str | None] | None = None
+    shape: tuple[tuple[int, ...], int] | None = None
 
 
 class Available(NamedTuple):
@@ -158,6 +160,9 @@ def _own(folder: object, **options: Any) -> Dataset:
 
 
 _ABOUT = "1797 handwritten digits, 8 x 8 pixels"
-DATASETS.add("digits", DataSource(_ABOUT, _digits, where=lambda cache: "comes with scikit-learn"))
+DATASETS.add(
+    "digits",
+    DataSource(_ABOUT, _digits, where=lambda cache: "comes with scikit-learn", shape=((1, 8, 8), 10)),
+)
 # Set by Flower apps, not by people.
 DATASETS.add("own", DataSource("the data of a Flower app, which only that app can load", _own), listed=False)

@@ -344,7 +344,7 @@ def _mnist_place(cache: Path) -> str | None:
 
 
 _ABOUT = "70000 handwritten digits, 28 x 28 pixels, fetched once"
-DATASETS.add("mnist", DataSource(_ABOUT, _load_mnist, where=_mnist_place))
+DATASETS.add("mnist", DataSource(_ABOUT, _load_mnist, where=_mnist_place, shape=((1, 28, 28), 10)))
 DATASETS.add(
     "idx",
     DataSource(

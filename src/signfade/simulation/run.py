@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from signfade.data import Dataset, load, make_regression, split
+from signfade.data import DATASETS, Dataset, load, make_regression, split
 from signfade.kernels.threads import available_threads
 from signfade.server import Server
 from signfade.settings import RunSettings
@@ -21,7 +21,7 @@ from signfade.simulation.synthetic import GaussianTask, RegressionTask
 from signfade.simulation.task import Task, one_thread
 from signfade.state import from_tensors, to_tensors
 
-__all__ = ["Experiment", "RunFailed", "make_task"]
+__all__ = ["Experiment", "RunFailed", "layer_sizes", "make_task"]
 
 
 class RunFailed(RuntimeError):
@@ -48,6 +48,22 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
     who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
     model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
     return ClassificationTask(dataset, who, model, data.batch, seed, workers, settings.device)
+
+
+def layer_sizes(settings: RunSettings) -> tuple[int, ...] | None:
+    """Return the lengths of the model's layers without loading data; None where only the data can tell.
+
+    Example:
+        >>> layer_sizes(RunSettings.model_validate({"data": {"name": "mnist"}, "model": {"name": "linear"}}))
+        (7840, 10)
+    """
+    source = DATASETS.find(settings.data.name)
+    if source.load is None:
+        return (settings.data.size,)
+    if source.shape is None:
+        return None
+    model = build_model(settings.model.name, *source.shape, settings.seed)
+    return tuple(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 class Experiment:
