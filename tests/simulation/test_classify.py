@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from signfade.data import Dataset, Split
 from signfade.keys import generator
+from signfade.settings import DeviceSettings
 from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.models import build_model
 from signfade.simulation.task import one_thread
@@ -80,7 +82,8 @@ def test_evaluation_is_that_of_the_plain_model(dataset: Dataset, who: Split) -> 
             parameter.copy_(weights[offset : offset + parameter.numel()].view_as(parameter))
             offset += parameter.numel()
         scores = model(dataset.test_x)
-    loss, accuracy = task.evaluate(weights)
+    loss, accuracy, perplexity = task.evaluate(weights)
+    assert perplexity is None
     assert loss == pytest.approx(functional.cross_entropy(scores, dataset.test_y).item(), rel=1e-5)
     assert accuracy == (scores.argmax(dim=1) == dataset.test_y).float().mean().item()
 
@@ -154,10 +157,55 @@ def test_a_model_that_does_not_fit_the_data_is_refused(
         ClassificationTask(dataset, who, model, 8, seed=0)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_a_model_without_trainable_parameters_is_refused(dataset: Dataset, who: Split, frozen: bool) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)) if frozen else nn.Flatten()
-    if frozen:
-        model[1].bias.requires_grad_(False)  # type: ignore[index,union-attr]
-    with pytest.raises(ValueError, match="frozen parameters" if frozen else "no parameters"):
-        ClassificationTask(dataset, who, model, 8, seed=0)
+def test_a_model_without_trainable_parameters_is_refused(dataset: Dataset, who: Split) -> None:
+    for model in (nn.Flatten(), nn.Sequential(nn.Flatten(), nn.Linear(64, 4)).requires_grad_(False)):
+        with pytest.raises(ValueError, match="no parameters to train"):
+            ClassificationTask(dataset, who, model, 8, seed=0)
+
+
+def test_only_parameters_that_are_not_frozen_are_weights(dataset: Dataset, who: Split) -> None:
+    """The flat vector is the head alone, its gradient that of the head; the frozen layer never changes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 4))
+    before = copy.deepcopy(model)
+    task = ClassificationTask(
+        dataset, who, model, None, seed=5, workers=2, local=DeviceSettings(local_steps=3)
+    )
+    assert (task.size, task.segments) == (36, (32, 4))
+    weights = task.initial_weights()
+    assert torch.equal(weights, nn.utils.parameters_to_vector(before[3].parameters()))
+    moved = weights - 0.1 * task.local_updates(weights, np.arange(6), round=0).gradients.mean(dim=0)
+    task.evaluate(moved)
+    assert all(torch.equal(old, new) for old, new in zip(before.parameters(), model.parameters()))
+    nn.utils.vector_to_parameters(moved, before[3].parameters())
+    expected = functional.cross_entropy(before(dataset.test_x), dataset.test_y).item()
+    assert task.evaluate(moved).loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_labels_per_position_are_averaged_over_those_that_count() -> None:
+    """Tokens `[N, T]` and labels `[N, T]`; loss, accuracy and perplexity against a loop over positions."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 5, (24, 7), generator=rng)
+    y = torch.where(torch.rand(24, 7, generator=rng) < 0.2, -100, (x + 1) % 5)
+    tokens = Dataset(x[:16], y[:16], x[16:], y[16:], classes=5, name="tokens")
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 5))
+    parts = Split(np.arange(16), np.array([0, 6, 16]))
+    task = ClassificationTask(tokens, parts, copy.deepcopy(model), None, seed=0)
+    losses, hits = [], []
+    scores = model(x[16:]).log_softmax(dim=-1).detach()
+    for row, position in (y[16:] != -100).nonzero().tolist():
+        label = int(y[16 + row, position])
+        losses.append(-float(scores[row, position, label]))
+        hits.append(int(scores[row, position].argmax()) == label)
+    found = task.evaluate(task.initial_weights())
+    assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found.accuracy == pytest.approx(np.mean(hits))
+    assert found.perplexity == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
+    local = task.local_updates(task.initial_weights(), np.array([0]), round=0)
+    mean = functional.cross_entropy(model(x[:6]).transpose(1, 2), y[:6])
+    assert float(local.losses[0]) == pytest.approx(mean.item(), rel=1e-5)
+    expected = flat(torch.autograd.grad(mean, list(model.parameters())))
+    assert torch.allclose(local.gradients[0], expected, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match=r"model must give 4 scores a position; got shape \[2, 7, 5\]"):
+        ClassificationTask(replace(tokens, classes=4), parts, model, None, seed=0)

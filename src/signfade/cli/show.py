@@ -36,6 +36,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         parts.append(f"accuracy {summary['last_accuracy']:.3f} (best {summary['best_accuracy']:.3f})")
     elif summary.get("last_test_loss") is not None:
         parts.append(f"excess loss {summary['last_test_loss']:.4g}")
+    if summary.get("last_perplexity") is not None:
+        parts.append(f"perplexity {summary['last_perplexity']:.3g}")
     if summary.get("last_train_loss") is not None:
         parts.append(f"training loss {summary['last_train_loss']:.4g}")
     if not parts and summary.get("median_nmse") is not None:  # no data, only gradients

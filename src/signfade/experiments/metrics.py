@@ -258,6 +258,7 @@ def summarise(
         "late_accuracy": late_accuracy([value for _, value in accuracy]),
         "best_test_loss": min(excess, default=None),
         "last_test_loss": excess[-1] if excess else None,
+        "last_perplexity": last.get("test_perplexity"),
         "last_train_loss": last.get("train_loss"),
         **{f"median_{key}": _median(metrics, key) for key in ("nmse", "nmse_theory", "cosine")},
         "db_above_limit": _above_limit(metrics),

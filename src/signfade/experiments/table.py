@@ -88,6 +88,8 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
             ("rounds to loss 1", lambda g: _rounds_to(g, "rounds_to_loss_1")),
             ("rounds to 90 %", lambda g: _rounds_to(g, "rounds_to_accuracy_09")),
         ]
+    if any(g.values("last_perplexity") for g in groups):
+        columns.append(("perplexity, last", lambda g: spread_text(g.values("last_perplexity"), 2)))
     if any(_excess(g, "last_test_loss") for g in groups):
         columns += [
             ("excess loss, last", lambda g: spread_text(_excess(g, "last_test_loss"))),

@@ -26,14 +26,25 @@ from signfade.simulation.task import Devices, Evaluation, LocalGradients, merge_
 __all__ = ["ClassificationTask"]
 
 _EVALUATION_BATCH = 250
+_NO_LABEL = -100  # torch's own label of positions that do not count, such as padding
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _loss(scores: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy over all labels, one per sample or one per position."""
+    return functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction=reduction)
 
 
 class _Replica:
     """A worker's own copy of the model."""
 
     def __init__(self, model: nn.Module, layout: torch.memory_format) -> None:
-        self.model = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
-        self.parameters = list(self.model.parameters())
+        frozen = {id(p): p for p in model.parameters() if not p.requires_grad}  # shared by all replicas
+        self.model = copy.deepcopy(model, frozen).to(memory_format=layout)  # type: ignore[call-overload]
+        self.parameters = _trained(self.model)
         self.buffers = list(self.model.buffers())
         self._layout = layout
         self._turn: object = None
@@ -75,6 +86,10 @@ def _layout(model: nn.Module, sample: Tensor) -> torch.memory_format:
 class ClassificationTask:
     """Cross-entropy over a data set that is split over devices; `batch` None takes all samples of a device.
 
+    Samples are numbers or int64 tokens. A sample has one label and a model gives it `[classes]` scores; or it
+    has a label per position, `[T]` (-100 where none counts), and the model gives `[T, classes]`. Weights are
+    those of the parameters with `requires_grad`; the others are never sent or changed.
+
     A model's buffers (running statistics of batch normalisation) start each device's pass at the server's
     values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits per number on
     the uplink. Dropout draws from the stream of its device and round. `workers` never changes a result.
@@ -90,11 +105,9 @@ class ClassificationTask:
         workers: int = 1,
         local: DeviceSettings = ONE_GRADIENT,
     ) -> None:
-        sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+        sizes = [parameter.numel() for parameter in _trained(model)]
         if not sizes:
             raise ValueError("model has no parameters to train")
-        if len(sizes) != len(list(model.parameters())):
-            raise ValueError("model has frozen parameters; make them buffers, or set requires_grad on all")
         self.devices = len(split.counts)
         self.size = sum(sizes)
         self.segments = tuple(sizes)
@@ -102,7 +115,7 @@ class ClassificationTask:
         self._dataset, self._split, self._batch, self._seed = dataset, split, batch, seed
         self._local = local
         self.step_unit = local.learning_rate if local.trains else 1.0
-        self._initial = torch.cat([part.detach().reshape(-1).float() for part in model.parameters()])
+        self._initial = torch.cat([part.detach().reshape(-1).float() for part in _trained(model)])
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._reported: list[tuple[int, list[Tensor]]] = []
         self.extra_bits = 32 * sum(buffer.numel() for buffer in self._buffers)
@@ -111,9 +124,10 @@ class ClassificationTask:
         layout = _layout(model, dataset.train_x[:2])
         with torch.no_grad(), torch.random.fork_rng(devices=[]), user_code("model"):
             scores = _Replica(model, layout).scores(dataset.train_x[:2])
-        if tuple(scores.shape) != (2, dataset.classes):
+        if scores.shape != (*dataset.train_y[:2].shape, dataset.classes):
+            each = "sample" if dataset.train_y.ndim == 1 else "position"
             raise ValueError(
-                f"model must give {dataset.classes} scores a sample; got shape {list(scores.shape)}"
+                f"model must give {dataset.classes} scores a {each}; got shape {list(scores.shape)}"
             )
         self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
         for _ in range(workers):
@@ -155,7 +169,7 @@ class ClassificationTask:
 
         def gradient(chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             scores = replica.scores(self._dataset.train_x[chosen])
-            loss = functional.cross_entropy(scores, self._dataset.train_y[chosen])
+            loss = _loss(scores, self._dataset.train_y[chosen])
             return loss.detach(), torch.autograd.grad(loss, replica.parameters)
 
         with torch.random.fork_rng(devices=[], enabled=self._draws):
@@ -193,7 +207,7 @@ class ClassificationTask:
         self._reported.clear()
 
     def evaluate(self, weights: Tensor) -> Evaluation:
-        """Return mean cross-entropy and accuracy on the test samples."""
+        """Return mean cross-entropy and accuracy over the labels of the test samples."""
         x, y = self._dataset.test_x, self._dataset.test_y
         starts = range(0, len(y), _EVALUATION_BATCH)
         loss = np.zeros(len(starts))
@@ -203,11 +217,13 @@ class ClassificationTask:
         def score(replica: _Replica, part: int) -> None:
             rows = slice(starts[part], starts[part] + _EVALUATION_BATCH)
             scores = replica.scores(x[rows])
-            loss[part] = functional.cross_entropy(scores, y[rows], reduction="sum").item()
-            hits[part] = (scores.argmax(dim=1) == y[rows]).sum().item()
+            loss[part] = _loss(scores, y[rows], reduction="sum").item()
+            hits[part] = (scores.argmax(dim=-1) == y[rows]).sum().item()
 
         self._share_out(score, range(len(starts)), weights, training=False)
-        return Evaluation(float(loss.sum() / len(y)), float(hits.sum() / len(y)))
+        labels = int((y != _NO_LABEL).sum())
+        mean = float(loss.sum() / labels)
+        return Evaluation(mean, float(hits.sum() / labels), None if y.ndim == 1 else float(np.exp(mean)))
 
     def state(self) -> dict[str, Tensor]:
         """Return the model's buffers."""

@@ -241,8 +241,11 @@ def _due(settings: RunSettings, done: int) -> bool:
 def _evaluate(simulation: Simulation, state: State) -> dict[str, float | None]:
     """Evaluate the model if it is time to."""
     due = _due(simulation.settings, state.server.round)
-    loss, accuracy = simulation.task.evaluate(state.server.weights) if due else (None, None)
-    return {"test_loss": loss, "test_accuracy": accuracy}
+    if not due:
+        return {"test_loss": None, "test_accuracy": None}
+    loss, accuracy, perplexity = simulation.task.evaluate(state.server.weights)
+    said = {} if perplexity is None else {"test_perplexity": perplexity}
+    return {"test_loss": loss, "test_accuracy": accuracy, **said}
 
 
 def error_and_cosine(estimate: Tensor, total: Tensor, *, scaled: bool) -> tuple[float | None, float | None]:

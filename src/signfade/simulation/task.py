@@ -30,6 +30,7 @@ class Evaluation(NamedTuple):
 
     loss: float | None
     accuracy: float | None
+    perplexity: float | None = None  # exp(loss), where each position of a sample has a label
 
 
 class Task(Protocol):
@@ -57,7 +58,7 @@ class Task(Protocol):
         """
 
     def evaluate(self, weights: Tensor) -> Evaluation:
-        """Return test loss and accuracy."""
+        """Return test loss, accuracy and perplexity."""
 
     def end_round(self) -> None:
         """Merge what the devices sent besides gradients, after the last `local_updates` of a round."""

@@ -313,6 +313,7 @@ class OneBitStrategy(Strategy):
             "train_loss": self.last_round.loss,
             "test_loss": tested.get("loss"),
             "test_accuracy": tested.get("accuracy"),
+            **({"test_perplexity": tested["perplexity"]} if "perplexity" in tested else {}),
             **memory.sent.record(),
             "wire_uplink_bits": 8 * validator.totals.uplink_bytes,
             "downlink_bits": 8 * self.downlink_bytes,
