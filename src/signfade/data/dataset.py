@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,25 +18,43 @@ from signfade.registry import Registry, user_code
 
 __all__ = ["DATASETS", "Available", "DataSource", "Dataset", "available", "cache_folder", "load"]
 
+_TENSORS = ("train_x", "train_y", "test_x", "test_y")
 _DIGITS_TEST = 360
 _DIGITS_SEED = 0  # of the split into training and test: part of the data set, not of a run
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A labelled set in memory: float32, so that drawing a batch is one index and no conversion."""
+    """A labelled set in memory, ready to use: drawing a batch is one index and no conversion.
 
-    train_x: Tensor  # [N, C, H, W] or [N, D] float32, pixels in [0, 1]
-    train_y: Tensor  # [N] int64, classes from 0
+    Samples are numbers (images, feature vectors) or tokens (text); a text may have one label, or one for each
+    of its T positions. `clients` says who a training sample comes from by nature (a writer, a speaker), for
+    the natural split.
+    """
+
+    train_x: Tensor  # [N, ...] float32, pixels in [0, 1]; or [N, T] int64, tokens
+    train_y: Tensor  # [N] or [N, T] int64, classes from 0
     test_x: Tensor
     test_y: Tensor
     classes: int
     name: str  # for people
+    clients: NDArray[np.int64] | None = None  # [N], any integers
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.train_x.shape[1:])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return tensors and clients as arrays by name, over the same memory."""
+        arrays = {part: getattr(self, part).numpy() for part in _TENSORS}
+        return arrays if self.clients is None else {**arrays, "clients": self.clients}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], classes: int, name: str) -> Dataset:
+        """Make the set again from what `arrays` returned."""
+        tensors = {part: torch.from_numpy(arrays[part]) for part in _TENSORS}
+        return cls(**tensors, classes=classes, name=name, clients=arrays.get("clients"))
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,9 @@ def split(
       its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
       that has most, of the class it has most of, so that all can compute a gradient; nothing else is touched.
 
-    `labels [N]` are integers, the class of each sample; there are at most N devices, and each gets at least
-    one sample. A small `concentration` means few classes per device, a large one the same mix for all.
+    `labels [N]` are integers, the class of each sample; `iid` takes `[N, T]` too. There are at most N devices,
+    and each gets at least one sample. A small `concentration` means few classes per device, a large one the
+    same mix for all.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 60)
@@ -73,7 +74,7 @@ def split(
     """
     check_choice("how", how, ("two-chunks", "iid", "dirichlet"))
     classes = np.asarray(labels)
-    if classes.ndim != 1 or not np.issubdtype(classes.dtype, np.integer):
+    if (classes.ndim != 1 and how != "iid") or not np.issubdtype(classes.dtype, np.integer):
         raise ValueError(
             f"labels must be a list of integers; got {classes.dtype} of shape {list(classes.shape)}"
         )

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from signfade.data import DATASETS, Dataset, load
 from signfade.settings import RunSettings
 
-__all__ = ["PARTS", "DataKey", "Shared", "data_key", "open_shared", "share", "share_all"]
+__all__ = ["DataKey", "Shared", "data_key", "open_shared", "share", "share_all"]
 
-PARTS = ("train_x", "train_y", "test_x", "test_y")
 DataKey = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Where the tensors of a data set lie: `folder` holds a file for each, of these shapes."""
+    """Where the arrays of a data set lie: `folder` holds a file for each of `parts`."""
 
     folder: Path
-    shapes: dict[str, tuple[int, ...]]
+    parts: tuple[str, ...]
     classes: int
     name: str
 
@@ -37,7 +35,7 @@ def data_key(settings: RunSettings) -> DataKey | None:
 
 
 def share(dataset: Dataset, folder: Path) -> Shared:
-    """Write the tensors of a data set to files in a new `folder`, as they are in memory.
+    """Write the arrays of a data set to files in a new `folder`, as they are in memory.
 
     Example:
         >>> import tempfile
@@ -47,23 +45,17 @@ def share(dataset: Dataset, folder: Path) -> Shared:
         (True, (360,))
     """
     folder.mkdir(parents=True)
-    shapes = {}
-    for part in PARTS:
-        tensor = getattr(dataset, part)
-        tensor.contiguous().numpy().tofile(folder / part)
-        shapes[part] = tuple(tensor.shape)
-    return Shared(folder, shapes, dataset.classes, dataset.name)
+    arrays = dataset.arrays()
+    for part, array in arrays.items():
+        np.save(folder / f"{part}.npy", array, allow_pickle=False)
+    return Shared(folder, tuple(arrays), dataset.classes, dataset.name)
 
 
 def open_shared(shared: Shared) -> Dataset:
     """Map the files of `share`: their pages are read once and held once, whoever else maps them."""
-    tensors = {}
-    for part, shape in shared.shapes.items():
-        dtype = torch.float32 if part.endswith("x") else torch.int64
-        # Not shared for writing: a process that writes all the same gets a page of its own.
-        flat = torch.from_file(str(shared.folder / part), shared=False, size=math.prod(shape), dtype=dtype)
-        tensors[part] = flat.view(shape)
-    return Dataset(**tensors, classes=shared.classes, name=shared.name)
+    # Copy on write: a process that writes all the same gets a page of its own.
+    arrays = {part: np.load(shared.folder / f"{part}.npy", mmap_mode="c") for part in shared.parts}
+    return Dataset.from_arrays(arrays, shared.classes, shared.name)
 
 
 def share_all(settings: Iterable[RunSettings], folder: Path) -> dict[DataKey | None, Shared]:

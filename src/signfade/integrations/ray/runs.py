@@ -26,7 +26,7 @@ from signfade.experiments.stopping import on_stop_signal
 from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.experiments.workers.run_pool import ending
-from signfade.experiments.workers.shared_data import PARTS, DataKey, data_key
+from signfade.experiments.workers.shared_data import DataKey, data_key
 from signfade.simulation.allocator import tune_allocator
 from signfade.simulation.run import RunFailed, make_task
 
@@ -133,8 +133,11 @@ def _load_all(queue: JobQueue) -> dict[DataKey, dict[str, Any]]:
         if key is not None:
             with suppress(ValueError):
                 dataset = load(*key)
-                arrays = {part: getattr(dataset, part).numpy() for part in PARTS}
-                found[key] = {"arrays": arrays, "classes": dataset.classes, "name": dataset.name}
+                found[key] = {
+                    "arrays": dataset.arrays(),
+                    "classes": dataset.classes,
+                    "name": dataset.name,
+                }
     return found
 
 
@@ -263,5 +266,4 @@ def _dataset(data: dict[str, Any] | None) -> Dataset | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's about memory that cannot be written
-        tensors = {part: torch.from_numpy(array) for part, array in data["arrays"].items()}
-    return Dataset(**tensors, classes=data["classes"], name=data["name"])
+        return Dataset.from_arrays(**data)
