@@ -20,6 +20,7 @@ from signfade import __version__
 from signfade.cli.entry import run as signfade
 from signfade.data import write_idx
 from signfade.experiments.folder import RunFolder
+from signfade.theory.errors import mse
 
 TINY = ("rounds=4", "data.name=gaussian", "data.size=64", "data.devices=3", "eval.every=2")
 COMMAND = [sys.executable, "-m", "signfade"]
@@ -568,6 +569,38 @@ def test_theory_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert row == ["sbfl", "0.6496", "0.3649"]
     assert lines[-1] == str(plot)
     assert "<svg" in plot.read_text()
+
+
+def test_theory_as_json_and_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["theory", "--snr-db", "0,10", "--devices", "3", "--csv", str(tmp_path)]
+    assert signfade([*command, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)  # nothing else is printed
+    assert (document["schema"], document["devices"]) == ("signfade.theory/1", 3)
+    row = next(row for row in document["errors"] if row["rule"] == "1 bit, shared" and row["snr_db"] == 10)
+    assert row["nmse"] == pytest.approx(mse("sbfl", 10.0), rel=1e-9)
+    assert row["above_limit_db"] == pytest.approx(10 * np.log10(11 * row["nmse"]), rel=1e-9)
+    lines = (tmp_path / "errors.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(document["errors"])
+
+
+def test_compare_as_json_and_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    json_file, command = tmp_path / "all.json", ["compare", *sets(*TINY, "name=a"), "--out", str(tmp_path)]
+    command += ["--methods", "sbfl,ideal", "--seeds", "2", "--json", str(json_file), "--csv", str(tmp_path)]
+    assert signfade(command) == 0
+    assert [Path(line).name for line in capsys.readouterr().out.splitlines()[-3:]] == [
+        "all.json",
+        "methods.csv",
+        "runs.csv",
+    ]
+    document = json.loads(json_file.read_text())
+    assert [row["method"] for row in document["methods"]] == ["sbfl", "ideal"]
+    for method in document["methods"]:
+        own = [row for row in document["runs"] if row["method"] == method["method"]]
+        errors = [row["median_nmse"] for row in own]
+        read = [json.loads((Path(row["folder"]) / "summary.json").read_text()) for row in own]
+        assert errors == [summary["median_nmse"] for summary in read]
+        assert method["median_nmse_mean"] == pytest.approx(np.mean(errors))
+        assert method["median_nmse_std"] == pytest.approx(np.std(errors, ddof=1))
 
 
 def test_theory_fits_a_terminal_of_80_columns(

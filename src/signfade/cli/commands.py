@@ -13,9 +13,12 @@ from typer import Argument, Option
 from signfade.cli.options import (
     AsJson,
     ConfigFile,
+    CsvFolder,
+    JsonFile,
     Out,
     Overrides,
     Resume,
+    export,
     fetch_data,
     prepare_training,
     print_paths,
@@ -75,6 +78,8 @@ def compare(
     ] = 1,
     overrides: Overrides = None,
     out: Out = None,
+    json_file: JsonFile = None,
+    csv_folder: CsvFolder = None,
 ) -> None:
     """Train by several methods and compare them.
 
@@ -82,7 +87,8 @@ def compare(
     table, one figure and one report. The same command again continues what was stopped.
     """
     settings = read_settings(config, overrides, out)
-    _compare(settings, methods.split(","), seeds, f"{settings.name}-compare", jobs)
+    name = f"{settings.name}-compare"
+    _compare(settings, methods.split(","), seeds, name, jobs, json_file, csv_folder)
 
 
 def demo(overrides: Overrides = None, out: Out = None) -> None:
@@ -99,12 +105,20 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     _compare(settings, ["signsgd", "sbfl", "best", "ideal"], 1, settings.name)
 
 
-def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, jobs: int = 1) -> None:
+def _compare(
+    settings: RunSettings,
+    methods: list[str],
+    seeds: int,
+    name: str,
+    jobs: int = 1,
+    json_file: str | None = None,
+    csv_folder: Path | None = None,
+) -> None:
     from signfade.cli.progress import Progress
     from signfade.experiments.comparisons import compare, plan, unused_settings
     from signfade.experiments.files import folder_name
     from signfade.experiments.html_report import write_comparison
-    from signfade.experiments.table import comparison_table
+    from signfade.experiments.table import comparison_table, comparison_tables
 
     folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
@@ -117,9 +131,11 @@ def _compare(settings: RunSettings, methods: list[str], seeds: int, name: str, j
     with Progress(titles, [run.settings.rounds for run in runs]) as progress:
         result = compare(runs, jobs, on_event=progress.event)
     files = write_comparison(result.groups, folder, settings.name)
-    console = stdout_console()
-    console.print(comparison_table(result.groups, settings.name, console.width))
-    print_paths(files)
+    written = export(comparison_tables(result.groups), json_file, csv_folder)
+    if written is not None:
+        console = stdout_console()
+        console.print(comparison_table(result.groups, settings.name, console.width))
+        print_paths([*files, *written])
     if result.failed:
         raise typer.Exit(1)
 
@@ -177,6 +193,8 @@ def theory(
     papr_db: Annotated[
         str | None, Option(metavar="DB", help="Peak over mean power of analog, or none; 8 by default.")
     ] = None,
+    json_file: JsonFile = None,
+    csv_folder: CsvFolder = None,
 ) -> None:
     """Predict the error of an estimate at given SNRs, and how far it is above the limit.
 
@@ -206,6 +224,10 @@ def theory(
         grid = np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121)
         figure = plot_errors(grid, **options) if dial is None else dial_curves(grid, dial)
         files = save_figure(figure, plot.with_suffix(""), [kind])
+    facts = options if dial is None else options | dial._asdict()
+    written = export(table.tables(snrs, **facts), json_file, csv_folder)
+    if written is None:
+        return
     console = stdout_console()
     averaged = "" if fading == "none" else f", averaged over {fading} fading"
     console.print(f"{ERRORS_ARE}{averaged}" if dial is None else dial.title)
@@ -215,7 +237,7 @@ def theory(
         console.print("dB above the limit")
         for part in distance_tables(snrs, table.above, console.width):
             console.print(part)
-    print_paths(files)
+    print_paths([*files, *written])
 
 
 def report(

@@ -15,14 +15,18 @@ from signfade._text import has_controls, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from signfade.experiments.data_table import TableSet
     from signfade.settings import RunSettings
 
 __all__ = [
     "AsJson",
     "ConfigFile",
+    "CsvFolder",
+    "JsonFile",
     "Out",
     "Overrides",
     "Resume",
+    "export",
     "fetch_data",
     "prepare_training",
     "print_paths",
@@ -42,6 +46,14 @@ Out = Annotated[
 ]
 Resume = Annotated[bool, Option("--resume", help="Continue this run if it was stopped; else start it.")]
 AsJson = Annotated[bool, Option("--json", help="Print the summary as JSON and nothing else.")]
+
+JsonFile = Annotated[
+    str | None,
+    Option("--json", metavar="FILE", help="Write every number as JSON; - prints it, and nothing else."),
+]
+CsvFolder = Annotated[
+    Path | None, Option("--csv", metavar="DIR", help="Write every table to a CSV file in this folder.")
+]
 
 
 def read_settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
@@ -86,6 +98,15 @@ def print_summary(summary: Mapping[str, Any], folder: Path, as_json: bool) -> No
     typer.echo(f"{summary_text(summary)}\n{folder}")
     if (fall := fall_text(summary)) is not None:
         typer.echo(f"{fall}; try a smaller server.learning_rate")
+
+
+def export(tables: TableSet, json_file: str | None, csv_folder: Path | None) -> list[Path] | None:
+    """Write tables as JSON and CSV, as far as asked for; return the paths, None if JSON was printed."""
+    files = [] if csv_folder is None else tables.save_csv(csv_folder)
+    if json_file == "-":
+        typer.echo(tables.to_json())
+        return None
+    return files if json_file is None else [tables.save_json(json_file), *files]
 
 
 def print_paths(paths: Iterable[Path]) -> None:

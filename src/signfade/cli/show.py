@@ -93,7 +93,7 @@ def read_dial(
 
     Example:
         >>> read_dial("0.1,analog", None, None, True, "none", "none", "gaussian")
-        Dial(rates=(0.1, 'analog'), devices=20, correlation=0.0, private=True, papr_db=None)
+        Dial(bits_per_weight=(0.1, 'analog'), devices=20, correlation=0.0, private=True, papr_db=None)
     """
     if rates is None and correlation is None and devices is None and private is None and papr_db is None:
         return None

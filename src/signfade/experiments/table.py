@@ -11,13 +11,22 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from signfade.experiments.data_table import DataTable, TableSet
 from signfade.experiments.distance import limit_notes
 from signfade.experiments.group import Group
-from signfade.experiments.metrics import BIT_KEYS, fall_text
+from signfade.experiments.metrics import BIT_KEYS, SUMMARY_KEYS, fall_text
 
-__all__ = ["Comparison", "comparison", "comparison_table", "sent_items", "spread_text"]
+__all__ = [
+    "Comparison",
+    "comparison",
+    "comparison_table",
+    "comparison_tables",
+    "sent_items",
+    "spread_text",
+]
 
 _DASH = "–"
+_NUMBERS = [key for key in SUMMARY_KEYS if key not in ("name", "seed", "method", "version", "smoothing")]
 _SHORT = {  # headers for the terminal, and what they stand for
     "rounds done": ("rounds", "rounds done of those asked for"),
     "accuracy, last (%)": ("last %", "test accuracy at the end"),
@@ -145,6 +154,29 @@ def comparison_table(groups: Sequence[Group], title: str | None = None, width: i
     for row in rows:
         table.add_row(*(Text(row[j]) for j in (0, *(j for j, _ in shown))))  # Text: no label is markup
     return table
+
+
+def comparison_tables(groups: Sequence[Group]) -> TableSet:
+    """Return the comparison for programs: every number of summary.json, by run and by method.
+
+    `runs` has one row per run; `methods` has mean and sample deviation over seeds, `KEY_mean` and `KEY_std`,
+    of the numbers that every seed has: no mean over those that reached a goal alone.
+    """
+    runs, methods = [], []
+    for group in groups:
+        for run in group.runs:
+            numbers = {key: run.numbers.get(key) for key in _NUMBERS}
+            about = {"method": group.label, "seed": run.seed, "finished": run.finished}
+            runs.append({**about, "folder": run.path.as_posix(), **numbers})
+        methods.append({"method": group.label, "seeds": group.seeds, "finished": group.finished})
+        for key in _NUMBERS:
+            values = group.values(key)
+            whole = len(values) == group.seeds
+            methods[-1][f"{key}_mean"] = mean(values) if whole else None
+            methods[-1][f"{key}_std"] = stdev(values) if whole and len(values) > 1 else None
+    return TableSet(
+        "signfade.compare/1", {"methods": DataTable("", {}, methods), "runs": DataTable("", {}, runs)}
+    )
 
 
 def _uplink_mbit(group: Group, key: str) -> list[float]:

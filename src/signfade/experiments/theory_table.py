@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from signfade.experiments.data_table import DataTable, TableSet
 from signfade.experiments.distance import INDEPENDENT
 from signfade.experiments.figures import mse_curves
 from signfade.experiments.link_study import theory_errors
@@ -26,7 +27,7 @@ Array = NDArray[np.float64]
 class Dial(NamedTuple):
     """Settings of the rate dial for K devices that are all correlated alike; `private` None is both kinds."""
 
-    rates: tuple[float | str, ...]
+    bits_per_weight: tuple[float | str, ...]
     devices: int = 20
     correlation: float = 0.0
     private: bool | None = None
@@ -47,7 +48,7 @@ class Dial(NamedTuple):
         snr = np.repeat(10 ** (snr_db / 10)[:, None], self.devices, axis=1)
         equal_correlation(self.devices, self.correlation)  # or a sentence that names the range
         errors, limits = {}, {}
-        for rate in self.rates:
+        for rate in self.bits_per_weight:
             least = limit(snr, max(0.0, self.correlation), dial_uses(rate))
             for private in (False, True) if self.private is None else (self.private,):
                 label = f"{self._name(rate)}, {'private' if private else 'shared'}"
@@ -67,6 +68,16 @@ class Prediction(NamedTuple):
     rows: dict[str, Array]
     above: dict[str, Array]
 
+    def tables(self, snr_db: Array, **facts: Any) -> TableSet:
+        """Return one row per rule and SNR for programs; `facts` are what the errors depend on besides."""
+        nothing = np.full(len(snr_db), np.nan)
+        rows = [
+            {"rule": label, "snr_db": snr, "nmse": error, "above_limit_db": above}
+            for label, errors in self.rows.items()
+            for snr, error, above in zip(snr_db, errors, self.above.get(label, nothing))
+        ]
+        return TableSet("signfade.theory/1", {"errors": DataTable("", {}, rows)}, facts)
+
 
 def predict(snr_db: Array, dial: Dial | None, *, family: Family, fading: Fading) -> Prediction:
     """Return what `signfade theory` prints: of the rules for one device, or of the rate dial.
@@ -76,7 +87,7 @@ def predict(snr_db: Array, dial: Dial | None, *, family: Family, fading: Fading)
     if dial is not None:
         errors, limits = dial.errors(snr_db)
         what = f", {INDEPENDENT}" if dial.correlation < 0 else ""
-        uses = dict.fromkeys(map(dial_uses, dial.rates))
+        uses = dict.fromkeys(map(dial_uses, dial.bits_per_weight))
         named = {f"limit, {use:g} use{'s' * (use > 1)}{what}": use for use in uses}
         snr = np.repeat(10 ** (snr_db / 10)[:, None], dial.devices, axis=1)
         least = {label: limit(snr, max(0.0, dial.correlation), use) for label, use in named.items()}
