@@ -29,10 +29,10 @@ def main() -> None:
     prior = device.fit_prior(g, family="gaussian")
     bits = device.one_bit(g, prior.mean)
 
-    # Through the air: users uniform in the disc, COST-231 Hata path loss, block fading, noise.
+    # Through the air: users uniform in the disc, 3GPP urban path loss, shadowing, block fading, noise.
     cell = uplink.Cell(radius_km=1.0)
     places = cell.place_users(K, generator(SEED, "positions"))
-    sigma2 = uplink.noise_variance(cell.mean_snr_db(places, warn=False))
+    sigma2 = uplink.noise_variance(cell.mean_snr_db(places, generator(SEED, "shadowing")))
     h = uplink.draw_fading("gaussian", K, generator(SEED, "fading"))
     signals = uplink.transmit(bits, h, sigma2, noise=stream_keys(SEED, "noise", 0, range(K)))
 

@@ -119,8 +119,18 @@ class CellSettings(_Section):
     gains_db: float = Field(0.0, description="sum of the antenna gains, less losses")
     bandwidth_hz: float = Field(180e3, gt=0, description="bandwidth of one device's subchannel")
     noise_figure_db: float = Field(5.0, description="of the base station's receiver")
-    shadowing_db: float = Field(0.0, ge=0, description="deviation of log-normal shadowing; 0 is none")
-    base_m: float = Field(70.0, gt=0, description="height of the base station's antenna")
+    path_loss: str = Field(
+        "uma",
+        description="one of these (cost231 is the paper's), or your own as package.module:function or "
+        "file.py:function of distances in km and a signfade.uplink.Site, which returns dB",
+    )
+    exponent: float = Field(3.0, gt=0, description="of the distance, for path_loss log-distance")
+    shadowing_db: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="deviation of log-normal shadowing; 0 is none, auto the path-loss model's"
+    )
+    base_m: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+        "auto", description="height of the base station's antenna; auto is the path-loss model's"
+    )
     user_m: float = Field(1.5, gt=0, description="height of a device's antenna")
     city: Literal["medium", "large", "metropolitan"] = Field(
         "metropolitan", description="kind of city for the COST-231 Hata path loss"
@@ -199,6 +209,11 @@ class CellSettings(_Section):
                 "estimated would mix the two bits of a symbol"
             )
         return self
+
+    @property
+    def placed(self) -> bool:
+        """Whether devices stand somewhere: their SNRs come from a link budget."""
+        return not self.perfect and self.snr_db is None
 
 
 class MethodSettings(_Section):
@@ -555,7 +570,16 @@ class RunSettings(_Section):
         from signfade.data import DATASETS
         from signfade.server.aggregators import check_settings
         from signfade.simulation.attacks import ATTACKS
+        from signfade.uplink.path_loss import PATH_LOSSES
 
+        PATH_LOSSES.check(self.cell.path_loss)
+        if (model := PATH_LOSSES.built_in(self.cell.path_loss)) and self.cell.placed:
+            low, high = model.ranges.get("distance_km", (0.0, float("inf")))
+            if low == 0 and self.cell.radius_km > high:
+                raise ValueError(
+                    f"cell.radius_km must be at most {high:g} with path_loss {self.cell.path_loss}, which "
+                    f"was measured up to there; got {self.cell.radius_km:g}"
+                )
         DATASETS.check(self.data.name)
         ATTACKS.check(self.attack.kind)
         check_settings(self)

@@ -84,10 +84,10 @@ def test_two_devices_over_the_air_are_read_better_by_the_posterior_mean() -> Non
 
 def test_path_loss_outside_its_measurements_is_told() -> None:
     far = np.array([[1.5, 0.0], [0.0, 19.0]])
-    assert path_loss_note(CellSettings(), far) == []
-    (note,) = path_loss_note(CellSettings(), far / 10)
+    assert path_loss_note(CellSettings(path_loss="cost231"), far) == []
+    (note,) = path_loss_note(CellSettings(path_loss="cost231"), far / 10)
     assert "1 of 2 devices stands elsewhere" in note
-    (note,) = path_loss_note(CellSettings(carrier_mhz=3500, base_m=20), far)
+    (note,) = path_loss_note(CellSettings(path_loss="cost231", carrier_mhz=3500, base_m=20), far)
     assert "cell.carrier_mhz = 3500 (1500 to 2000), cell.base_m = 20 (30 to 200)" in note
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import stats
 from signfade.keys import generator
 from signfade.uplink import Cell, LinkBudget, OutsideValidity, mean_snr_db, noise_variance, place_users
 
+PAPER = LinkBudget(path_loss="cost231")
 # A Kolmogorov-Smirnov distance times sqrt(n) exceeds this once in ten thousand fair samples.
 KS_LIMIT = stats.kstwobign.isf(1e-4)
 
@@ -24,7 +26,7 @@ def test_noise_floor_is_the_textbook_one() -> None:
 
 def test_budget_adds_up_in_db() -> None:
     distance = torch.tensor([1.0, 3.0, 20.0], dtype=torch.float64)
-    snr = LinkBudget().snr_db(distance)
+    snr = PAPER.snr_db(distance)
     # 23 dBm - 135.7066 dB + 116.4225 dBm at 1 km
     assert snr[0].item() == pytest.approx(23 - 135.70658 + 116.42246, abs=1e-4)
     changes = {
@@ -36,21 +38,21 @@ def test_budget_adds_up_in_db() -> None:
         "city": ("large", 3.0),
     }
     for name, (value, gain) in changes.items():
-        other = LinkBudget(**{name: value}).snr_db(distance)  # type: ignore[arg-type]
+        other = replace(PAPER, **{name: value}).snr_db(distance)  # type: ignore[arg-type]
         assert torch.allclose(other, snr + gain, rtol=0, atol=1e-9), name
-    shadowed = LinkBudget().snr_db(distance, torch.tensor([0.0, 8.0, -8.0]))
+    shadowed = PAPER.snr_db(distance, torch.tensor([0.0, 8.0, -8.0]))
     assert torch.allclose(snr - shadowed, torch.tensor([0.0, 8.0, -8.0], dtype=torch.float64))
 
 
 def test_heights_and_carrier_reach_the_path_loss() -> None:
     one = torch.tensor(1.0, dtype=torch.float64)
-    base = float(LinkBudget().snr_db(one))
-    higher_mast = float(LinkBudget(base_m=140).snr_db(one))
+    base = float(PAPER.snr_db(one))
+    higher_mast = float(replace(PAPER, base_m=140).snr_db(one))
     assert higher_mast - base == pytest.approx(13.82 * math.log10(2))
-    lower_carrier = float(LinkBudget(carrier_mhz=1600).snr_db(one))
+    lower_carrier = float(replace(PAPER, carrier_mhz=1600).snr_db(one))
     assert lower_carrier - base == pytest.approx(33.9 * math.log10(2000 / 1600))
     # The large-city correction a(hm) at 10 m less that at 1.5 m.
-    tall_user = float(LinkBudget(user_m=10.0).snr_db(one))
+    tall_user = float(replace(PAPER, user_m=10.0).snr_db(one))
     x, y = math.log10(11.75 * 1.5), math.log10(117.5)
     assert tall_user - base == pytest.approx(3.2 * (y**2 - x**2))
 
@@ -62,9 +64,9 @@ def test_a_budget_is_worked_out_in_double_precision() -> None:
     assert torch.equal(single, double)
 
 
-def test_default_quantiles_in_closed_form() -> None:
+def test_the_papers_quantiles_in_closed_form() -> None:
     # A fraction q of a disc's users stands beyond sqrt(1 - q) of its radius.
-    cell = Cell()
+    cell = Cell(budget=PAPER)
     for level, rounded in ((0.05, 4), (0.5, 9), (0.95, 25)):
         distance = math.sqrt(1 - level)
         by_hand = 3.71588 - (44.9 - 6.55 * math.log10(70)) * math.log10(distance)
@@ -72,11 +74,22 @@ def test_default_quantiles_in_closed_form() -> None:
         assert round(cell.snr_quantile_db(level)) == rounded
 
 
-def test_placed_users_have_these_quantiles() -> None:
-    cell, count = Cell(), 20_000
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Cell(budget=PAPER),
+        Cell(),
+        Cell(budget=LinkBudget(shadowing_db=0.0)),
+        Cell(0.1, LinkBudget(path_loss="inh")),
+        Cell(2.0, LinkBudget(path_loss="umi")),
+    ],
+)
+def test_placed_users_have_these_quantiles(cell: Cell) -> None:
+    count = 20_000
     users = cell.place_users(count, generator(5, "positions"))
-    snr = cell.mean_snr_db(users, warn=False).numpy()
+    snr = cell.mean_snr_db(users, generator(5, "shadowing"), warn=False).numpy()
     for level in (0.05, 0.5, 0.95):
+        assert float(cell.snr_cdf(cell.snr_quantile_db(level))) == pytest.approx(level, abs=1 / 4096)
         below = float(np.mean(snr < cell.snr_quantile_db(level)))
         assert abs(below - level) < 4 * math.sqrt(level * (1 - level) / count)
 
@@ -101,25 +114,25 @@ def test_user_does_not_move_when_others_come() -> None:
 
 
 def test_cell_scales_with_its_radius() -> None:
-    wide = Cell(radius_km=2.0)
-    near = Cell().place_users(7, generator(3, "positions"))
+    cell, wide = Cell(budget=PAPER), Cell(radius_km=2.0, budget=PAPER)
+    near = cell.place_users(7, generator(3, "positions"))
     far = wide.place_users(7, generator(3, "positions"))
     assert torch.allclose(far, 2 * near)
-    difference = Cell().mean_snr_db(near, warn=False) - wide.mean_snr_db(far, warn=False)
+    difference = cell.mean_snr_db(near, warn=False) - wide.mean_snr_db(far, warn=False)
     slope = 44.9 - 6.55 * math.log10(70)
     assert torch.allclose(difference, torch.full_like(difference, slope * math.log10(2)))
 
 
 def test_shadowing_is_log_normal_and_keyed() -> None:
-    count, budget = 20_000, LinkBudget(shadowing_db=8.0)
+    count, budget = 20_000, replace(PAPER, shadowing_db=8.0)
     positions = torch.ones(count, 2)
-    median = mean_snr_db(positions[:1])
+    median = mean_snr_db(positions[:1], PAPER)
     snr = mean_snr_db(positions, budget, generator(1, "shadowing"))
     sample = ((snr - median) / 8).numpy()
     assert stats.kstest(sample, stats.norm.cdf).statistic * math.sqrt(count) < KS_LIMIT
     assert torch.equal(snr[:9], mean_snr_db(positions[:9], budget, generator(1, "shadowing")))
     # Without shadowing a generator changes nothing.
-    assert torch.equal(mean_snr_db(positions[:3], None, generator(1, "shadowing")), median.expand(3))
+    assert torch.equal(mean_snr_db(positions[:3], PAPER, generator(1, "shadowing")), median.expand(3))
 
 
 def test_noise_variance_inverts_the_snr() -> None:
@@ -130,11 +143,11 @@ def test_noise_variance_inverts_the_snr() -> None:
 
 
 def test_a_placement_warns_once() -> None:
-    cell = Cell()
+    cell = Cell(budget=PAPER)
     users = cell.place_users(50, generator(1, "positions"))
-    for call in (cell.mean_snr_db, mean_snr_db):
+    for call in (lambda: cell.mean_snr_db(users), lambda: mean_snr_db(users, PAPER)):
         with pytest.warns(OutsideValidity, match="distance_km") as seen:
-            call(users)
+            call()
         assert len(seen) == 1
         assert seen[0].filename == __file__
 
@@ -152,6 +165,8 @@ def test_a_placement_warns_once() -> None:
         ("user_m", -1.5),
         ("shadowing_db", -8.0),
         ("city", "rural"),
+        ("path_loss", "hata"),
+        ("exponent", 0.0),
     ],
 )
 def test_bad_budget_is_named(name: str, value: float | str) -> None:
@@ -172,7 +187,9 @@ def test_bad_calls_are_named() -> None:
     with pytest.raises(ValueError, match="positions"):
         mean_snr_db(torch.full((3, 2), math.nan))
     with pytest.raises(ValueError, match="generator"):
-        mean_snr_db(torch.ones(3, 2), LinkBudget(shadowing_db=4.0))
+        mean_snr_db(torch.ones(3, 2), replace(PAPER, shadowing_db=4.0), warn=False)
+    with pytest.raises(ValueError, match="generator"):
+        mean_snr_db(torch.ones(3, 2), LinkBudget(shadowing_db=0.0))
     with pytest.raises(ValueError, match="distance_km"):
         LinkBudget().snr_db(torch.tensor([-1.0]))
     with pytest.raises(ValueError, match="shadowing"):

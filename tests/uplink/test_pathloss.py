@@ -7,6 +7,7 @@ import torch
 
 from signfade.uplink import LinkBudget, OutsideValidity, cost231_hata, mean_snr_db
 
+PAPER = LinkBudget(path_loss="cost231")
 # Worked on paper from a table of logarithms: log10 of 2, 3, 7 and 1.175.
 LOG2, LOG3, LOG7, LOG1175 = 0.3010300, 0.4771213, 0.8450980, 0.0700379
 
@@ -110,12 +111,12 @@ def test_range_includes_its_ends_and_nothing_more(name: str, low: float, high: f
 def test_warning_is_silent_on_request_and_not_repeated() -> None:
     positions = torch.tensor([[0.1, 0.2], [0.3, 0.0]])
     cost231_hata(0.5, warn=False)
-    mean_snr_db(positions, warn=False)
-    LinkBudget().snr_db(torch.tensor([0.5]), warn=False)
+    mean_snr_db(positions, PAPER, warn=False)
+    PAPER.snr_db(torch.tensor([0.5]), warn=False)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         for shrink in (1.0, 0.5, 0.25):  # other distances, the same text: shown once per line of code
-            mean_snr_db(shrink * positions)
+            mean_snr_db(shrink * positions, PAPER)
     assert [w.category for w in seen] == [OutsideValidity]
     assert seen[0].filename == __file__
 

@@ -31,7 +31,9 @@ def plan(seed: int = 3, **options: Any) -> Any:
         {"carrier_mhz": 1800.0},
         {"base_m": 30.0},
         {"user_m": 3.0},
-        {"city": "medium"},
+        {"path_loss": "umi"},
+        {"path_loss": "cost231", "city": "medium"},
+        {"path_loss": "log-distance", "exponent": 4.0},
         {"shadowing_db": 8.0},
     ],
 )

@@ -56,6 +56,16 @@ _CHECKPOINT = re.compile(r"round-([0-9]{8,})\.safetensors")  # more digits from 
 _KEEP = 2  # checkpoints
 
 
+def _with_path_loss(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a run with the path loss that was the only one before there was a choice."""
+    cell = config.get("cell")
+    if not isinstance(cell, dict) or "path_loss" in cell:
+        return config
+    unset = {"base_m": 70.0, "shadowing_db": 0.0}
+    auto = {key: "auto" for key, value in unset.items() if cell.get(key) == value}
+    return config | {"cell": cell | auto | {"path_loss": "cost231"}}
+
+
 class OldRunError(FolderError):
     """A run folder of a version whose settings had other names."""
 
@@ -151,7 +161,7 @@ class RunFolder:
             if has_controls(f"{key}{value}"):
                 what = f"the setting {printable(key)!r} in its config.toml holds control characters"
                 raise FolderError(f"{self.path} is damaged: {what}")
-        return config
+        return _with_path_loss(config)
 
     @contextmanager
     def claimed(self) -> Iterator[RunFolder]:

@@ -33,22 +33,19 @@ def bit_errors(mean_snr: Array, cell: CellSettings) -> float:
 
 def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
     """Return a sentence where the path loss leaves the ranges it was measured in, none where it does not."""
-    import torch
+    from signfade.uplink.radio import make_cell
 
-    from signfade.uplink.cell import outside_validity
-
-    distance = np.hypot(*positions_km.T)
-    place = (cell.carrier_mhz, cell.base_m, cell.user_m)
-    found = outside_validity(torch.ones(1), *place)
+    budget, distance = make_cell(cell).budget, np.hypot(*positions_km.T)
+    title, (low, high) = budget.model.title, budget.model.ranges.get("distance_km", (0.0, math.inf))
     notes = []
-    if elsewhere := int(((distance < 1) | (distance > 20)).sum()):
+    if elsewhere := int(((distance < low) | (distance > high)).sum()):
         stand = "stands" if elsewhere == 1 else "stand"
         notes.append(
-            "Path loss: COST-231 Hata was measured at distances of 1 to 20 km; "
+            f"Path loss: {title} was measured at distances of {low:g} to {high:g} km; "
             f"{elsewhere} of {len(distance)} devices {stand} elsewhere."
         )
-    if found:
-        notes.append(f"Path loss: COST-231 Hata is extrapolated in cell.{', cell.'.join(found)}.")
+    if found := budget.model.outside(np.clip(distance, low, high), budget.site):
+        notes.append(f"Path loss: {title} is extrapolated in cell.{', cell.'.join(found)}.")
     return notes
 
 

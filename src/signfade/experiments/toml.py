@@ -46,10 +46,12 @@ def _registered() -> dict[str, list[tuple[str, str]]]:
     from signfade.server import AGGREGATORS
     from signfade.simulation.attacks import ATTACKS
     from signfade.simulation.models import MODELS
+    from signfade.uplink import PATH_LOSSES
 
     return {
         "data.name": [(entry.name, entry.description) for entry in available()],
         "model.name": [(name, _help(entry)) for name, entry in MODELS.items()],
+        "cell.path_loss": [(name, entry.help) for name, entry in PATH_LOSSES.items()],
         "method.aggregator": [(name, entry.help) for name, entry in AGGREGATORS.items()],
         "attack.kind": [(name, entry.help) for name, entry in ATTACKS.items()],
     }
@@ -113,7 +115,7 @@ def user_files(settings: RunSettings) -> dict[str, str]:
     method = settings.method
     rules = (method.aggregator, method.compressor, settings.attack.kind)
     found = {}
-    for name in (*rules, settings.model.name, settings.data.name):
+    for name in (*rules, settings.model.name, settings.data.name, settings.cell.path_loss):
         file, colon, _ = name.rpartition(":")
         with suppress(OSError):  # a file that cannot be read is reported where it is loaded
             if colon and file.endswith(".py"):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from signfade.uplink.cell import (
     Cell,
     LinkBudget,
-    OutsideValidity,
-    cost231_hata,
+    Propagation,
     mean_snr_db,
     noise_variance,
     place_users,
@@ -26,20 +25,25 @@ from signfade.uplink.channel import (
 )
 from signfade.uplink.code import Decoded, PolarCode, send_coded
 from signfade.uplink.over_the_air import align, inversion_level
+from signfade.uplink.path_loss import PATH_LOSSES, OutsideValidity, PathLoss, Site, cost231_hata
 from signfade.uplink.pilots import GainEstimate, Refined, Sounding, fit_levels, refine_gain, sound
 from signfade.uplink.radio import Radio, make_radio
 
 __all__ = [
+    "PATH_LOSSES",
     "Cell",
     "Decoded",
     "GainEstimate",
     "Link",
     "LinkBudget",
     "OutsideValidity",
+    "PathLoss",
     "PolarCode",
+    "Propagation",
     "Radio",
     "Refined",
     "Signals",
+    "Site",
     "Sounding",
     "align",
     "cost231_hata",

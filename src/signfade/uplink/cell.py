@@ -1,4 +1,4 @@
-"""The cell: path loss, the link budget, and where the users stand.
+"""The cell: the link budget, where the users stand, and how their signals get through.
 
 All SNRs here are *mean* SNRs in dB: averaged over the fading, which has `E[h**2] = 1`.
 """
@@ -6,124 +6,38 @@ All SNRs here are *mean* SNRs in dB: averaged over the fading, which has `E[h**2
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import optimize, special
 from torch import Tensor
 
 from signfade._check import check_choice, check_finite, check_positive
+from signfade.uplink.path_loss import CITIES, PATH_LOSSES, PathLoss, Site, check_number
 
-__all__ = [
-    "Cell",
-    "LinkBudget",
-    "OutsideValidity",
-    "cost231_hata",
-    "mean_snr_db",
-    "noise_variance",
-    "outside_validity",
-    "place_users",
-]
+__all__ = ["Cell", "LinkBudget", "Propagation", "mean_snr_db", "noise_variance", "place_users"]
 
+Array = NDArray[np.float64]
 BOLTZMANN = 1.380649e-23  # joule per kelvin, exact by definition of the kelvin
-CITIES = ("medium", "large", "metropolitan")
-CLOSEST_KM = 0.02  # the formula diverges at the mast; nobody stands closer than this
-
-Distance = TypeVar("Distance", float, Tensor, NDArray[Any])
+_RINGS = 4096  # rings of equal area that stand for a disc
 
 
-class OutsideValidity(UserWarning):
-    """COST-231 Hata is used outside the ranges its measurements covered."""
+@dataclass(frozen=True)
+class Propagation:
+    """How the signals of K users reach the base station; all `[K]`, losses in dB."""
 
+    line_of_sight: NDArray[np.bool_]
+    path_loss_db: Array  # median at the user's distance
+    shadowing_db: Array  # on top of it
 
-def outside_validity(distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float) -> list[str]:
-    """Return every parameter outside the range that COST-231 Hata was measured in, with that range.
-
-    The text holds no distances: Python shows an unchanged warning once per place in the code, so a run that
-    places its users again and again stays quiet.
-    """
-    outside = []
-    if not 1500 <= carrier_mhz <= 2000:
-        outside.append(f"carrier_mhz = {carrier_mhz:g} (1500 to 2000)")
-    if not 30 <= base_m <= 200:
-        outside.append(f"base_m = {base_m:g} (30 to 200)")
-    if not 1 <= user_m <= 10:
-        outside.append(f"user_m = {user_m:g} (1 to 10)")
-    if bool(((distance_km < 1) | (distance_km > 20)).any()):
-        outside.append("distance_km (1 to 20)")
-    return outside
-
-
-def _warn_outside(
-    distance_km: Tensor, carrier_mhz: float, base_m: float, user_m: float, *, stacklevel: int
-) -> None:
-    """Warn once, naming every parameter outside its range."""
-    if outside := outside_validity(distance_km, carrier_mhz, base_m, user_m):
-        text = f"COST-231 Hata is extrapolated in {', '.join(outside)}; pass warn=False to silence this"
-        warnings.warn(text, OutsideValidity, stacklevel=stacklevel + 1)
-
-
-def _check_number(name: str, value: float, *, positive: bool) -> None:
-    """Raise unless `value` is a finite number, and above zero where it has to be."""
-    if not math.isfinite(value) or (positive and value <= 0):
-        kind = "positive and finite" if positive else "finite"
-        raise ValueError(f"{name} must be {kind}; got {value!r}")
-
-
-def cost231_hata(
-    distance_km: Distance,
-    carrier_mhz: float = 2000.0,
-    base_m: float = 70.0,
-    user_m: float = 1.5,
-    city: str = "metropolitan",
-    *,
-    warn: bool = True,
-) -> Distance:
-    """Return the median path loss of COST-231 Hata in dB, of the kind and shape of `distance_km`.
-
-    `46.3 + 33.9 log10(f) - 13.82 log10(hb) - a(hm) + (44.9 - 6.55 log10(hb)) log10(d) + Cm`, where
-
-    | city | a(hm) | Cm |
-    |---|---|---|
-    | `medium` (or small) city, suburb | `(1.1 log10(f) - 0.7) hm - (1.56 log10(f) - 0.8)` | 0 dB |
-    | `large` city | `3.2 log10(11.75 hm)**2 - 4.97` | 0 dB |
-    | `metropolitan`: its dense centre | as `large` | 3 dB |
-
-    Both `a(hm)` are within 0.05 dB of zero for a telephone in the hand (1.5 m) and differ by 16 dB at 10 m.
-    The distance is a number, an array or a tensor; below 20 m it counts as 20 m. Warns once per call if a
-    parameter leaves its measured range: 1500 to 2000 MHz, base 30 to 200 m, user 1 to 10 m, 1 to 20 km.
-
-    Example:
-        >>> round(cost231_hata(1.0), 1)
-        135.7
-
-    Reference: Sec. VI-A, "Network model"; docs/model.md.
-    """
-    given = isinstance(distance_km, Tensor | np.ndarray)
-    distance = torch.as_tensor(distance_km, dtype=None if given else torch.float64)  # else float32
-    check_positive("distance_km", distance, zero=True)
-    check_finite("distance_km", distance)
-    for name, value in (("carrier_mhz", carrier_mhz), ("base_m", base_m), ("user_m", user_m)):
-        _check_number(name, value, positive=True)
-    check_choice("city", city, CITIES)
-    if warn:
-        _warn_outside(distance, carrier_mhz, base_m, user_m, stacklevel=2)
-    log_f, log_hb = math.log10(carrier_mhz), math.log10(base_m)
-    if city == "medium":
-        user_gain = (1.1 * log_f - 0.7) * user_m - (1.56 * log_f - 0.8)
-    else:
-        user_gain = 3.2 * math.log10(11.75 * user_m) ** 2 - 4.97
-    clutter = 3.0 if city == "metropolitan" else 0.0
-    at_1km = 46.3 + 33.9 * log_f - 13.82 * log_hb - user_gain + clutter
-    loss = at_1km + (44.9 - 6.55 * log_hb) * distance.double().clamp(min=CLOSEST_KM).log10()
-    if isinstance(distance_km, Tensor):
-        return loss.to(distance.dtype) if distance.is_floating_point() else loss
-    if isinstance(distance_km, np.ndarray):
-        return loss.numpy()
-    return float(loss)
+    @property
+    def loss_db(self) -> Array:
+        """Path loss and shadowing together."""
+        return self.path_loss_db + self.shadowing_db
 
 
 @dataclass(frozen=True)
@@ -132,11 +46,13 @@ class LinkBudget:
 
     `SNR = power + gains - path loss - shadowing - noise`, `noise = 10 log10(k T B / 1 mW) + noise figure`.
     `gains_db` sums the antennas of both ends, less cables and bodies. `shadowing_db` is the deviation of
-    the log-normal shadowing, zero for none.
+    the log-normal shadowing, zero for none; `base_m` the height of the base station. Both are the path-loss
+    model's own if they are `"auto"`.
 
     Example:
-        >>> round(float(LinkBudget().snr_db(torch.tensor(1.0))), 1)
-        3.7
+        >>> budget = LinkBudget(path_loss="cost231")
+        >>> round(float(budget.snr_db(torch.tensor(1.0))), 1), budget.site.base_m
+        (3.7, 70.0)
 
     Reference: Sec. VI-A, "Network model". The paper gives the two heights; the rest is our choice.
     """
@@ -146,20 +62,41 @@ class LinkBudget:
     bandwidth_hz: float = 180e3
     noise_figure_db: float = 5.0
     temperature_k: float = 290.0
+    path_loss: str = "uma"
     carrier_mhz: float = 2000.0
-    base_m: float = 70.0
+    base_m: float | Literal["auto"] = "auto"
     user_m: float = 1.5
     city: str = "metropolitan"
-    shadowing_db: float = 0.0
+    exponent: float = 3.0
+    shadowing_db: float | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         for name in ("power_dbm", "gains_db", "noise_figure_db"):
-            _check_number(name, getattr(self, name), positive=False)
-        for name in ("bandwidth_hz", "temperature_k", "carrier_mhz", "base_m", "user_m"):
-            _check_number(name, getattr(self, name), positive=True)
-        if not 0 <= self.shadowing_db < math.inf:
+            check_number(name, getattr(self, name), positive=False)
+        for name in ("bandwidth_hz", "temperature_k", "carrier_mhz", "user_m", "exponent"):
+            check_number(name, getattr(self, name), positive=True)
+        if self.base_m != "auto":
+            check_number("base_m", self.base_m, positive=True)
+        if self.shadowing_db != "auto" and not 0 <= self.shadowing_db < math.inf:
             raise ValueError(f"shadowing_db must be non-negative and finite; got {self.shadowing_db!r}")
         check_choice("city", self.city, CITIES)
+        PATH_LOSSES.check(self.path_loss)
+
+    @cached_property
+    def model(self) -> PathLoss:
+        """The path-loss model."""
+        return PATH_LOSSES.find(self.path_loss)
+
+    @property
+    def site(self) -> Site:
+        """What the path loss depends on besides the distance."""
+        base_m = self.model.base_m if self.base_m == "auto" else self.base_m
+        return Site(self.carrier_mhz, base_m, self.user_m, self.city, self.exponent)
+
+    @property
+    def deviations_db(self) -> tuple[float, float]:
+        """Deviation of the shadowing in line of sight and without."""
+        return self.model.shadowing_db if self.shadowing_db == "auto" else (self.shadowing_db,) * 2
 
     @property
     def noise_dbm(self) -> float:
@@ -167,17 +104,46 @@ class LinkBudget:
         thermal_mw = 1e3 * BOLTZMANN * self.temperature_k * self.bandwidth_hz
         return 10 * math.log10(thermal_mw) + self.noise_figure_db
 
-    def snr_db(self, distance_km: Tensor, shadowing: Tensor | float = 0.0, *, warn: bool = True) -> Tensor:
+    def snr_db(
+        self,
+        distance_km: Tensor,
+        shadowing: Tensor | float = 0.0,
+        *,
+        line_of_sight: bool = False,
+        warn: bool = True,
+    ) -> Tensor:
         """Return the mean SNR in dB at `distance_km`, less the `shadowing` losses in dB (broadcast).
 
-        Warns as [`cost231_hata`][signfade.uplink.cost231_hata] does; the result is float64.
+        Warns where the path loss is extrapolated; the result is float64.
         """
         check_finite("shadowing", torch.as_tensor(shadowing))
-        place = (self.carrier_mhz, self.base_m, self.user_m)
-        loss = cost231_hata(distance_km.double(), *place, city=self.city, warn=False)
+        check_positive("distance_km", distance_km, zero=True)
+        check_finite("distance_km", distance_km)
+        distance = distance_km.double().numpy()
         if warn:
-            _warn_outside(distance_km, *place, stacklevel=2)
-        return self.power_dbm + self.gains_db - loss - shadowing - self.noise_dbm
+            self.model.warn(distance, self.site, stacklevel=2)
+        loss = self.model.loss_db(distance, self.site, np.full(distance.shape, line_of_sight))
+        return (
+            self.power_dbm + self.gains_db - torch.from_numpy(np.asarray(loss)) - shadowing - self.noise_dbm
+        )
+
+    def propagate(self, distance_km: Array, generator: np.random.Generator | None) -> Propagation:
+        """Draw line of sight and shadowing of users at these distances, `[K]`.
+
+        User k's draw does not depend on how many come after. A generator is needed where there is something
+        to draw.
+        """
+        model, deviations = self.model, self.deviations_db
+        if generator is None and (model.sight is not None or any(deviations)):
+            raise ValueError("generator must be given when there is shadowing or line of sight; got None")
+        sight, normal = np.zeros(len(distance_km), dtype=bool), np.zeros(len(distance_km))
+        if generator is not None and model.sight is not None:
+            normal, other = generator.standard_normal((len(distance_km), 2)).T
+            sight = special.ndtr(other) < model.sight_probability(distance_km)
+        elif generator is not None and any(deviations):
+            normal = generator.standard_normal(len(distance_km))
+        shadowing = np.where(sight, *deviations) * normal
+        return Propagation(sight, model.loss_db(distance_km, self.site, sight), shadowing)
 
 
 def place_users(count: int, generator: np.random.Generator, radius_km: float = 1.0) -> Tensor:
@@ -195,7 +161,7 @@ def place_users(count: int, generator: np.random.Generator, radius_km: float = 1
     """
     if count < 0:
         raise ValueError(f"count must be non-negative; got {count!r}")
-    _check_number("radius_km", radius_km, positive=True)
+    check_number("radius_km", radius_km, positive=True)
     u, v = generator.random((count, 2)).T
     distance, angle = radius_km * np.sqrt(u), 2 * np.pi * v
     return torch.from_numpy(np.stack([distance * np.cos(angle), distance * np.sin(angle)], axis=1))
@@ -211,30 +177,30 @@ def mean_snr_db(
 ) -> Tensor:
     """Return each user's mean SNR in dB, float64 `[K]`, from positions `[K, 2]` in km from the base station.
 
-    The generator is the source of the shadowing, one draw per user, and needed if the budget has any. Warns
-    once per call where COST-231 Hata is extrapolated (any user inside 1 km); `stacklevel` says whose line the
-    warning names, as in `warnings.warn`.
+    The generator is the source of line of sight and shadowing, one draw per user, and needed if the budget
+    has any. Warns once per call where the path loss is extrapolated; `stacklevel` says whose line the warning
+    names, as in `warnings.warn`.
 
     Example:
-        >>> snr = mean_snr_db(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
-        >>> [round(x, 1) for x in snr.tolist()]
+        >>> places = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> [round(x, 1) for x in mean_snr_db(places, LinkBudget(path_loss="cost231")).tolist()]
         [3.7, -6.2]
 
     Reference: Sec. VI-A, "Network model"; docs/model.md.
     """
     budget = budget or LinkBudget()
+    distance = _distances(positions)
+    if warn:
+        budget.model.warn(distance, budget.site, stacklevel=stacklevel)
+    loss = budget.propagate(distance, generator).loss_db
+    return torch.from_numpy(budget.power_dbm + budget.gains_db - loss - budget.noise_dbm)
+
+
+def _distances(positions: Tensor) -> Array:
     if positions.ndim != 2 or positions.shape[1] != 2:
         raise ValueError(f"positions must have shape [K, 2]; got {list(positions.shape)}")
     check_finite("positions", positions)
-    if budget.shadowing_db > 0 and generator is None:
-        raise ValueError("generator must be given when the budget has shadowing; got None")
-    distance = positions.double().norm(dim=1)
-    if warn:
-        _warn_outside(distance, budget.carrier_mhz, budget.base_m, budget.user_m, stacklevel=stacklevel)
-    if generator is None or budget.shadowing_db == 0:
-        return budget.snr_db(distance, warn=False)
-    shadowing = budget.shadowing_db * torch.from_numpy(generator.standard_normal(len(distance)))
-    return budget.snr_db(distance, shadowing, warn=False)
+    return np.asarray(positions.double().norm(dim=1))
 
 
 def noise_variance(snr_db: Tensor) -> Tensor:
@@ -257,7 +223,7 @@ class Cell:
 
     Example:
         >>> [round(Cell().snr_quantile_db(level), 1) for level in (0.05, 0.5, 0.95)]
-        [4.1, 8.7, 25.1]
+        [-2.9, 9.9, 35.6]
 
     Reference: Sec. VI-A, "Network model".
     """
@@ -266,11 +232,15 @@ class Cell:
     budget: LinkBudget = field(default_factory=LinkBudget)
 
     def __post_init__(self) -> None:
-        _check_number("radius_km", self.radius_km, positive=True)
+        check_number("radius_km", self.radius_km, positive=True)
 
     def place_users(self, count: int, generator: np.random.Generator) -> Tensor:
         """Return `count` positions `[K, 2]` uniform in the cell; see `place_users`."""
         return place_users(count, generator, self.radius_km)
+
+    def propagate(self, positions: Tensor, generator: np.random.Generator | None = None) -> Propagation:
+        """Draw line of sight and shadowing of users at these positions, `[K, 2]`."""
+        return self.budget.propagate(_distances(positions), generator)
 
     def mean_snr_db(
         self, positions: Tensor, generator: np.random.Generator | None = None, *, warn: bool = True
@@ -278,13 +248,42 @@ class Cell:
         """Return each user's mean SNR `[K]` in dB; see `mean_snr_db`."""
         return mean_snr_db(positions, self.budget, generator, warn=warn, stacklevel=3)
 
-    def snr_quantile_db(self, level: float) -> float:
-        """Return the mean SNR in dB that a fraction `level` of all users stays below, without shadowing.
+    def snr_cdf(self, snr_db: Array | float) -> Array:
+        """Return the fraction of all users whose mean SNR is at most `snr_db`, of its shape.
 
-        The loss grows with distance and `P(distance > d) = 1 - (d/radius)**2`, so the user at that level
-        stands at `radius * sqrt(1 - level)`.
+        `E[p Phi((x - clear)/s_clear) + (1 - p) Phi((x - blocked)/s_blocked)]` over users uniform in the disc,
+        with the probability p of line of sight, the median SNRs and the deviations of the shadowing.
+        """
+        distance, total = self._rings, np.zeros(np.shape(snr_db))
+        level = np.asarray(snr_db, dtype=np.float64)[..., None]
+        sight = self.budget.model.sight_probability(distance)
+        for clear, deviation in zip((True, False), self.budget.deviations_db):
+            weight = sight if clear else 1 - sight
+            if weight.any():
+                median = self.budget.snr_db(torch.from_numpy(distance), line_of_sight=clear, warn=False)
+                over = level - median.numpy()
+                below = special.ndtr(over / deviation) if deviation > 0 else over >= 0
+                total = total + (weight * below).mean(axis=-1)
+        return np.asarray(total)
+
+    @property
+    def _rings(self) -> Array:
+        """Distances in km that stand for rings of equal area."""
+        return self.radius_km * np.sqrt((np.arange(_RINGS) + 0.5) / _RINGS)
+
+    def snr_quantile_db(self, level: float) -> float:
+        """Return the mean SNR in dB that a fraction `level` of all users stays below.
+
+        Without shadowing and line of sight the loss grows with distance and `P(distance > d) = 1 -
+        (d/radius)**2`, so the user at that level stands at `radius * sqrt(1 - level)`. Otherwise `snr_cdf` is
+        inverted.
         """
         if not 0 <= level <= 1:
             raise ValueError(f"level must be between 0 and 1; got {level!r}")
-        distance = torch.tensor(self.radius_km * math.sqrt(1 - level), dtype=torch.float64)
-        return float(self.budget.snr_db(distance, warn=False))
+        if self.budget.model.sight is None and not any(self.budget.deviations_db):
+            distance = torch.tensor(self.radius_km * math.sqrt(1 - level), dtype=torch.float64)
+            return float(self.budget.snr_db(distance, warn=False))
+        if level in (0, 1):
+            return math.copysign(math.inf, level - 0.5)
+        found = optimize.brentq(lambda x: float(self.snr_cdf(x)) - level, -1000.0, 1000.0, xtol=1e-6)
+        return float(found)

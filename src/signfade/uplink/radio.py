@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from signfade.keys import generator
 from signfade.settings import CellSettings
-from signfade.uplink.cell import Cell, LinkBudget, noise_variance
+from signfade.uplink.cell import Cell, LinkBudget, Propagation, noise_variance
 from signfade.uplink.channel import Link, draw_fading
 
-__all__ = ["Radio", "make_radio"]
+__all__ = ["Radio", "make_cell", "make_radio"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Radio:
     seed: int
     devices: int
     mean_snr_db: NDArray[np.float64] | None  # of one bit, [K]; None for perfect links
-    positions_km: NDArray[np.float64] | None  # [K, 2]; None where SNRs are given directly
+    positions_km: NDArray[np.float64] | None = None  # [K, 2]; None where SNRs are given directly
+    propagation: Propagation | None = None  # of the devices, where they have places
 
     def link(self, devices: NDArray[np.int64], round: int) -> Link:
         """Return the given devices' gains and noise in a round; perfect links are h = 1, sigma2 = 0."""
@@ -37,15 +38,24 @@ class Radio:
 
 
 def make_radio(settings: CellSettings, devices: int, seed: int) -> Radio:
-    """Place the devices and work out their mean SNRs; places and shadowing have streams of their own."""
+    """Place the devices and work out their mean SNRs; places and shadowing (with line of
+    sight) have streams of their own.
+    """
     if settings.perfect:
-        return Radio(settings, seed, devices, None, None)
+        return Radio(settings, seed, devices, None)
     shared_db = 10 * np.log10(2) if settings.modulation == "qpsk" else 0.0
     if settings.snr_db is not None:
         snr = np.broadcast_to(np.asarray(settings.snr_db, dtype=np.float64), (devices,))
-        return Radio(settings, seed, devices, snr - shared_db, None)
-    budget = LinkBudget(**settings.model_dump(include={one.name for one in fields(LinkBudget)}))
-    cell = Cell(radius_km=settings.radius_km, budget=budget)
+        return Radio(settings, seed, devices, snr - shared_db)
+    cell = make_cell(settings)
     positions = cell.place_users(devices, generator(seed, "positions"))
-    snr_db = cell.mean_snr_db(positions, generator(seed, "shadowing"), warn=False)
-    return Radio(settings, seed, devices, snr_db.numpy() - shared_db, positions.numpy())
+    propagation = cell.propagate(positions, generator(seed, "shadowing"))
+    budget = cell.budget
+    snr_db = budget.power_dbm + budget.gains_db - propagation.loss_db - budget.noise_dbm
+    return Radio(settings, seed, devices, snr_db - shared_db, positions.numpy(), propagation)
+
+
+def make_cell(settings: CellSettings) -> Cell:
+    """Return the cell and the link budget that the settings describe."""
+    budget = LinkBudget(**settings.model_dump(include={one.name for one in fields(LinkBudget)}))
+    return Cell(radius_km=settings.radius_km, budget=budget)

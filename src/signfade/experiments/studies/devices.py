@@ -101,6 +101,7 @@ def _regression_runs(
         "data.name": "regression",
         "data.batch": "none",
         "data.heterogeneous": mixed,
+        "cell.path_loss": "cost231",
         "cell.snr_db": 10.0,
         "method.rotation": rotation,
         "method.error_feedback": feedback,

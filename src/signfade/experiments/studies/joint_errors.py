@@ -249,7 +249,8 @@ _ROTATED_RULES: dict[str, dict[str, Any]] = {
 
 
 def _experiment(scale: Scale, method: dict[str, Any]) -> Experiment:
-    tree = {"rounds": 10**6, "eval.every": 10**6, "data.name": scale.data, "cell.bandwidth_hz": 180e3}
+    cell = {"cell.path_loss": "cost231", "cell.bandwidth_hz": 180e3}
+    tree = {"rounds": 10**6, "eval.every": 10**6, "data.name": scale.data} | cell
     return Experiment(resolve(tree | {"method.rotation": "shared", "method.weights": "sum"} | method))
 
 

@@ -87,6 +87,7 @@ def _run(
         "data.split": split,
         "data.devices": devices,
         "model.name": "paper-cnn" if scale.data == "mnist" else "small-cnn",
+        "cell.path_loss": "cost231",
         # The ideal uses no radio, so one run serves all bandwidths.
         "cell.bandwidth_hz": _BANDWIDTHS["180kHz" if method == "ideal" else bandwidth],
         "method.weights": "sum",

@@ -217,7 +217,9 @@ def _measure_access(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
     """Normalised errors of the sum of 20 independent Gaussian gradients, by access, precoding and rule."""
     say("radio-access: errors of the sum, over the air and one device at a time")
     size = 400
-    cell = make_radio(CellSettings(bandwidth_hz=_VARIANTS.base["cell.bandwidth_hz"]), _DEVICES, seed=0)
+    cell = make_radio(
+        CellSettings(path_loss="cost231", bandwidth_hz=_VARIANTS.base["cell.bandwidth_hz"]), _DEVICES, seed=0
+    )
     zero, kappa = torch.zeros(_DEVICES), torch.full((_DEVICES,), math.sqrt(2 / math.pi))
     found: dict[str, list[float]] = {}
     for t in range(scale.draws // 1000):

@@ -34,6 +34,7 @@ CHANCE = 0.1  # accuracy of a model that has diverged: one class of ten
 _STEADY = 0.03
 # Defaults and names of settings when records were first named: a record's name must not change with them.
 _FIRST_DEFAULTS = {"server.learning_rate": 1e-2, "method.tie": "plus", "method.weights": "sum"}
+_FIRST_DEFAULTS |= {"cell.path_loss": "cost231"}
 _FIRST_NAMES = {"server.learning_rate": "server.step", "availability.": "presence."}
 _FIRST_VALUES = {("method.rotation", "shared"): "hadamard"}
 # Not part of what makes two runs one family; a preset is what it stands for.
@@ -144,7 +145,8 @@ def run_name(settings: RunSettings) -> str:
 
     >>> from signfade.experiments.config import load
     >>> run = ["label=SBFL, Gaussian", "data.name=regression", "method.aggregator=sbfl", "method.weights=sum"]
-    >>> run_name(load(None, [*run, "server.learning_rate=1e-2", "server.momentum=0.9"]))
+    >>> run += ["cell.path_loss=cost231", "server.learning_rate=1e-2", "server.momentum=0.9"]
+    >>> run_name(load(None, run))
     'regression-SBFL-Gaussian-0.01-0.9-full-180kHz-r200-s0-333c3b740e'
     """
     method = "-".join((settings.label or settings.method.aggregator).replace(",", " ").split())
