@@ -97,6 +97,7 @@ def test_link_prints_them() -> None:
             None,
             [
                 "method.aggregator=sbfl",
+                "cell.path_loss=cost231",
                 "cell.access=over_the_air",
                 "cell.side_info=coded",
                 "cell.modulation=qpsk",
