@@ -19,6 +19,7 @@ import pytest
 from signfade import __version__
 from signfade.cli.entry import run as signfade
 from signfade.data import write_idx
+from signfade.experiments.config import load
 from signfade.experiments.folder import RunFolder
 from signfade.theory.errors import mse
 
@@ -384,6 +385,9 @@ def test_an_existing_run_with_another_config(refused: Refused, tmp_path: Path) -
     told = refused("run", *sets(*TINY, "name=a", "seed=1"), "--out", tmp_path)
     assert "another config (seed: 0 there, 1 here)" in told
     assert "another config" in refused("run", *sets(*TINY, "name=a", "seed=1"), "--out", tmp_path, "--resume")
+    again = ["run", *sets(*TINY, "name=a", "seed=1"), "--out", str(tmp_path)]
+    assert signfade([*again, "--name", "b"]) == signfade([*again, "--force"]) == 0
+    assert [load(tmp_path / name / "config.toml").seed for name in ("a.1", "a", "b")] == [0, 1, 1]
 
 
 def test_an_unfinished_run_without_resume(refused: Refused, tmp_path: Path) -> None:
@@ -399,6 +403,11 @@ def test_one_bad_folder_stops_a_comparison_before_it_begins(refused: Refused, tm
     told = refused(*command, "sbfl,ideal", *sets("server.learning_rate=0.5"))
     assert "ideal" in told
     assert not (tmp_path / "a-compare" / "sbfl").exists()
+    assert "unknown method" in refused(*command, "sbfl,idael", "--force")
+    command += ["ideal", "--force", *sets("server.learning_rate=0.5")]
+    assert signfade([str(word) for word in command]) == 0
+    assert (tmp_path / "a-compare.1" / "ideal" / "seed-0" / "summary.json").exists()
+    assert "ideal, seed 0: data.devices" in refused(*command, *sets("data.name=digits", "data.devices=9999"))
 
 
 # -- compare, demo, report ---------------------------------------------------------------------------------

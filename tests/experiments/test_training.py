@@ -420,3 +420,55 @@ def test_the_first_command_of_the_readme_trains_steadily(tmp_path: Path) -> None
     assert fall_text(summary) is None
     late = [m["test_accuracy"] for m in RunFolder(folder).read_metrics() if m["round"] > 130]
     assert min(value for value in late if value is not None) > 0.89  # 360 digits: two deviations below 0.92
+
+
+# -- more rounds, and moved aside --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [(), ("eval.every=5", "method.side_bits=1", "checkpoint_every=3")])
+def test_a_run_that_gets_more_rounds_is_a_run_of_that_many(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    """Its old end, evaluated for being the end, leaves nothing behind; nor does a kill on the way."""
+    longer = tiny(*changes, f"rounds={ROUNDS + 4}")
+    train(longer, tmp_path / "b")
+    train(tiny(*changes), tmp_path / "a")
+    with pytest.raises(FolderError, match="another config"):
+        train(longer, tmp_path / "a")
+    with pytest.raises(Interrupted):
+        train(longer, tmp_path / "a", resume=True, on_round=Stop(signal.SIGINT, ROUNDS - 1))
+    assert not RunFolder(tmp_path / "a").finished
+    train(longer, tmp_path / "a", resume=True)
+    same(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "config.toml").read_bytes() == (tmp_path / "b" / "config.toml").read_bytes()
+    with pytest.raises(FolderError, match=f"rounds: {ROUNDS + 4} there, {ROUNDS} here"):
+        train(tiny(*changes), tmp_path / "a", resume=True)  # fewer rounds are another run
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("rounds", [ROUNDS, ROUNDS + 2])
+def test_a_kill_while_a_run_gets_more_rounds(tmp_path: Path, steps: int, rounds: int) -> None:
+    """After one or two of the three steps of `reopen` it can be continued to the old end or the new one."""
+    train(tiny(f"rounds={rounds}", "eval.every=5"), tmp_path / "whole")
+    train(tiny("eval.every=5"), tmp_path / "a")
+    (tmp_path / "a" / "summary.json").unlink()
+    if steps == 2:
+        (tmp_path / "a" / "checkpoints" / f"round-{ROUNDS:08d}.safetensors").unlink()
+    train(tiny(f"rounds={rounds}", "eval.every=5"), tmp_path / "a", resume=True)
+    same(tmp_path / "a", tmp_path / "whole")
+
+
+def test_a_run_moved_aside_is_whole_and_what_is_wrong_comes_first(tmp_path: Path) -> None:
+    train(tiny(), tmp_path / "a")
+    before = {path.removeprefix(str(tmp_path / "a")): data for path, data in content(tmp_path / "a").items()}
+    for force in (False, True):
+        with pytest.raises(ValueError, match="samples"):
+            train(load(None, ["data.devices=100000"]), tmp_path / "a", force=force)
+    with pytest.raises(ValueError, match="choose one"):
+        train(tiny("seed=1"), tmp_path / "a", resume=True, force=True)
+    notes: list[str] = []
+    train(tiny("seed=1"), tmp_path / "a", force=True, on_note=notes.append)
+    train(tiny("seed=2"), tmp_path / "a", force=True)
+    assert notes == [f"the run in {tmp_path / 'a'} is now in {tmp_path / 'a.1'}"]
+    assert {
+        path.removeprefix(str(tmp_path / "a.1")): d for path, d in content(tmp_path / "a.1").items()
+    } == before
+    assert [load(tmp_path / name / "config.toml").seed for name in ("a.1", "a.2", "a")] == [0, 1, 2]

@@ -14,7 +14,9 @@ from signfade.cli.options import (
     AsJson,
     ConfigFile,
     CsvFolder,
+    Force,
     JsonFile,
+    Name,
     Out,
     Overrides,
     Resume,
@@ -37,8 +39,10 @@ __all__ = ["run", "compare", "demo", "link", "theory", "report", "config"]  # no
 def run(
     config: ConfigFile = None,
     overrides: Overrides = None,
+    name: Name = None,
     out: Out = None,
     resume: Resume = False,
+    force: Force = False,
     as_json: AsJson = False,
     shards: Annotated[
         int | None,
@@ -49,7 +53,7 @@ def run(
 
     Everything about the run is kept in the folder OUT/NAME.
     """
-    settings = read_settings(config, overrides, out)
+    settings = read_settings(config, overrides, out, name)
     from signfade.cli.progress import Progress
     from signfade.experiments.training import run_folder, train
     from signfade.experiments.workers.shards import sharded
@@ -59,7 +63,7 @@ def run(
     workers = nullcontext() if shards is None else sharded(shards)
     with workers as make_task, Progress([settings.method_label], [settings.rounds]) as progress:
         show: Any = {"on_round": progress.round, "on_note": progress.note}
-        summary = train(settings, folder, resume=resume, make_task=make_task, **show)
+        summary = train(settings, folder, resume=resume, force=force, make_task=make_task, **show)
     print_summary(summary, folder, as_json)
 
 
@@ -77,18 +81,20 @@ def compare(
         int, Option("-j", "--jobs", metavar="J", min=1, help="Runs at a time, each a process of one thread.")
     ] = 1,
     overrides: Overrides = None,
+    name: Name = None,
     out: Out = None,
     json_file: JsonFile = None,
     csv_folder: CsvFolder = None,
+    force: Force = False,
 ) -> None:
     """Train by several methods and compare them.
 
     All get the same data, cell, noise and initial weights. The runs are kept in OUT/NAME-compare, with one
     table, one figure and one report. The same command again continues what was stopped.
     """
-    settings = read_settings(config, overrides, out)
-    name = f"{settings.name}-compare"
-    _compare(settings, methods.split(","), seeds, name, jobs, json_file, csv_folder)
+    settings = read_settings(config, overrides, out, name)
+    folder = f"{settings.name}-compare"
+    _compare(settings, methods.split(","), seeds, folder, jobs, json_file, csv_folder, force)
 
 
 def demo(overrides: Overrides = None, out: Out = None) -> None:
@@ -113,16 +119,21 @@ def _compare(
     jobs: int = 1,
     json_file: str | None = None,
     csv_folder: Path | None = None,
+    force: bool = False,
 ) -> None:
-    from signfade.cli.progress import Progress
+    from signfade.cli.progress import Progress, print_note
     from signfade.experiments.comparisons import compare, plan, unused_settings
-    from signfade.experiments.files import folder_name
+    from signfade.experiments.files import folder_name, move_aside
     from signfade.experiments.html_report import write_comparison
+    from signfade.experiments.methods import method_folders
     from signfade.experiments.table import comparison_table, comparison_tables
 
     folder = Path(settings.out) / folder_name(name)
     (prepare_training if jobs == 1 else fetch_data)(settings)
-    runs = plan(settings, [method.strip() for method in methods if method.strip()], folder, seeds)
+    names = [method.strip() for method in methods if method.strip()]
+    if force and method_folders(settings, names) and (aside := move_aside(folder)) is not None:
+        print_note(f"the runs in {folder} are now in {aside}")
+    runs = plan(settings, names, folder, seeds)
     for text in unused_settings(settings, runs):
         warnings.warn(text, stacklevel=1)
     titles = [

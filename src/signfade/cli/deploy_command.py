@@ -9,6 +9,8 @@ from typer import Option
 from signfade.cli.options import (
     AsJson,
     ConfigFile,
+    Force,
+    Name,
     Out,
     Overrides,
     Resume,
@@ -37,8 +39,10 @@ def deploy(
         ),
     ] = None,
     overrides: Overrides = None,
+    name: Name = None,
     out: Out = None,
     resume: Resume = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train on real processes over Flower.
@@ -51,7 +55,7 @@ def deploy(
     to. Everything about the run is kept in the folder OUT/NAME-deploy.
     """
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
-    settings = read_settings(config, changes, out)
+    settings = read_settings(config, changes, out, name)
     try:
         from signfade.integrations.flower.deployment import deploy as run_deployment
         from signfade.integrations.flower.deployment import deploy_folder
@@ -65,6 +69,6 @@ def deploy(
     prepare_training(settings)
     with Progress([settings.method_label], [settings.rounds]) as progress:
         options: dict[str, Any] = {"tls": tls, "auth": auth, "timeout": timeout, "quorum": quorum}
-        options |= {"deadline": deadline, "resume": resume}
+        options |= {"deadline": deadline, "resume": resume, "force": force}
         summary = run_deployment(settings, folder, on_round=progress.round, on_note=progress.note, **options)
     print_summary(summary, folder, as_json)

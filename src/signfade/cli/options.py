@@ -22,7 +22,9 @@ __all__ = [
     "AsJson",
     "ConfigFile",
     "CsvFolder",
+    "Force",
     "JsonFile",
+    "Name",
     "Out",
     "Overrides",
     "Resume",
@@ -44,7 +46,18 @@ Out = Annotated[
     str | None,
     Option("--out", metavar="DIR", help='Folder in which run folders are made; "runs" by default.'),
 ]
-Resume = Annotated[bool, Option("--resume", help="Continue this run if it was stopped; else start it.")]
+Name = Annotated[str | None, Option("--name", metavar="NAME", help="Name of the run; the setting name.")]
+Resume = Annotated[
+    bool,
+    Option(
+        "--resume",
+        help="Continue this run if it was stopped, or has fewer rounds than now asked for; else start it.",
+    ),
+]
+Force = Annotated[
+    bool,
+    Option("--force", help="Move the folder of an earlier run aside, to NAME.1, NAME.2, ...; start anew."),
+]
 AsJson = Annotated[bool, Option("--json", help="Print the summary as JSON and nothing else.")]
 
 JsonFile = Annotated[
@@ -56,11 +69,14 @@ CsvFolder = Annotated[
 ]
 
 
-def read_settings(config: Path | None, overrides: list[str] | None, out: str | None = None) -> RunSettings:
+def read_settings(
+    config: Path | None, overrides: list[str] | None, out: str | None = None, name: str | None = None
+) -> RunSettings:
     """Return the settings that a command was given."""
     from signfade.experiments.config import load
 
-    settings = load(config, overrides or [])
+    named = [] if name is None else [f"name={json.dumps(name)}"]  # JSON's strings are TOML's
+    settings = load(config, [*(overrides or []), *named])
     if out == "":
         raise ValueError("--out must name a folder; got ''")
     if out is not None and has_controls(out):

@@ -113,11 +113,17 @@ def compare(runs: Sequence[PlannedRun], jobs: int = 1, *, on_event: OnEvent | No
     processes of one thread each. `on_event` is called with every event.
     """
     outcome = _in_turn(runs, on_event) if jobs == 1 else run_pool.run_all(runs, jobs, on_event=on_event)
-    for folder in outcome.refused:
-        raise ValueError(outcome.failed[folder])
+    for run in runs:
+        if run.folder in outcome.refused:
+            raise ValueError(f"{_name(run)}: {outcome.failed[run.folder]}")
     if not outcome.finished:
-        raise RunFailed(f"every run failed; the first: {next(iter(outcome.failed.values()))}")
+        first = next(run for run in runs if run.folder in outcome.failed)
+        raise RunFailed(f"every run failed; the first, {_name(first)}: {outcome.failed[first.folder]}")
     return CompareResult(group_runs([load_run(folder) for folder in outcome.finished]), outcome.failed)
+
+
+def _name(run: PlannedRun) -> str:
+    return f"{run.settings.method_label}, seed {run.settings.seed}"
 
 
 def _in_turn(runs: Sequence[PlannedRun], on_event: OnEvent | None) -> Outcome:
@@ -136,6 +142,8 @@ def _in_turn(runs: Sequence[PlannedRun], on_event: OnEvent | None) -> Outcome:
             )
         except RunFailed as error:
             queue.settle(index, "failed", str(error))
+        except ValueError as error:
+            raise ValueError(f"{_name(run)}: {error}") from error
         else:
             queue.settle(index, "finished", "")
     return queue.outcome()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from signfade._text import printable
@@ -26,6 +27,7 @@ __all__ = [
     "acquire",
     "check_free",
     "folder_name",
+    "move_aside",
     "os_errors",
     "release",
     "remove_leftovers",
@@ -99,6 +101,26 @@ def folder_name(text: str) -> str:
         return name
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]  # names that begin alike stay apart
     return f"{name.encode()[: _LONGEST - 13].decode(errors='ignore')}-{digest}"
+
+
+def move_aside(folder: Path) -> Path | None:
+    """Rename a run folder, or a folder of runs by method and seed, to the first free NAME.1, NAME.2, ...
+
+    Returns the new path, None if there is no run in the folder; `FolderError` if somebody is writing there.
+    """
+    runs = [folder, *folder.glob("*/seed-*")]
+    if not any((run / "config.toml").exists() for run in runs):
+        return None
+    try:
+        for run in runs:
+            check_free(run / ".lock")
+    except Held as held:
+        raise FolderError(f"another process is writing to the run folder {run}: {held}") from None
+    names = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+    aside = next(path for path in names if not path.exists())
+    with os_errors("move", folder):
+        folder.rename(aside)
+    return aside
 
 
 class Held(Exception):

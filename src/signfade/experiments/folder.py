@@ -1,6 +1,6 @@
 """The folder of one run, written so that a kill at any moment leaves something to resume from.
 
-    config.toml       everything that decides the result; not written again once a round is done
+    config.toml       everything that decides the result; once a round is done, only `rounds` may grow
     environment.json  the CPU and the versions it was computed with, from which round on
     metrics.jsonl     one JSON object per round with a checksum; only appended to or cut at the end of a line
     checkpoints/      the newest two states, safetensors, each written aside and moved into place
@@ -118,6 +118,18 @@ class RunFolder:
                 remove_leftovers(self.path)
                 self.checkpoints_path.mkdir(exist_ok=True)
         return self
+
+    def reopen(self, last: int, config_text: str) -> None:
+        """Take back the end of a run of `last` rounds, and give it a config of more rounds.
+
+        The last round is evaluated because it is the last, so the state after it goes too. In this order a
+        kill leaves a run that can be continued, either to the old end or to the new one.
+        """
+        with nullcontext() if self._claimed else self.claimed(), os_errors("write to", self.path):
+            self.summary_path.unlink(missing_ok=True)
+            if (end := self._checkpoints().get(last)) is not None:
+                end.unlink()
+            write_atomically(self.config_path, config_text.encode())
 
     @property
     def exists(self) -> bool:

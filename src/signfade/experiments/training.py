@@ -18,7 +18,7 @@ from torch import Tensor
 from signfade._text import printable
 from signfade.experiments.config import ConfigError, deciding, differences, resolve
 from signfade.experiments.environment import record_environment
-from signfade.experiments.files import NO_FOLLOW, folder_name
+from signfade.experiments.files import NO_FOLLOW, folder_name, move_aside
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import summarise
 from signfade.experiments.stopping import Interrupted, Stop, on_stop_signal
@@ -33,7 +33,9 @@ __all__ = [
     "PlannedRun",
     "RunFailed",
     "Runnable",
+    "check_options",
     "check_startable",
+    "open_run",
     "place_run",
     "run_folder",
     "run_rounds",
@@ -67,8 +69,10 @@ def run_folder(settings: RunSettings) -> Path:
     return Path(settings.out) / folder_name(settings.name)
 
 
-def status_of(settings: RunSettings, folder: Path) -> Status:
+def status_of(settings: RunSettings, folder: Path, resume: bool = False) -> Status:
     """Return how far the run with these settings has come in `folder`; change nothing.
+
+    A run of fewer rounds is another run, or, with `resume`, this one unfinished.
 
     Raises `FolderError` if the folder holds a run with another config, or a damaged one, and
     `FileChangedError` if a file of the user's that the run was made with has changed since its first round.
@@ -82,14 +86,16 @@ def status_of(settings: RunSettings, folder: Path) -> Status:
         there = resolve(deciding(config))
     except ConfigError as error:
         raise FolderError(f"{folder} holds a run this version cannot read: {error}") from error
-    instead = "choose another name or folder, or remove this one"
-    for key, (old, new) in differences(there, settings).items():
+    instead = "choose another name or folder (--name, --out), or move this one aside (--force)"
+    changed = differences(there, settings)
+    longer = resume and [*changed] == ["rounds"] and settings.rounds > there.rounds
+    for key, (old, new) in {} if longer else changed.items():
         values = f"{key}: {old!r} there, {new!r} here"
         raise FolderError(f"{folder} already holds a run with another config ({values}); {instead}")
     for file, digest in user_files(settings).items():
         if recorded.get(file, digest) != digest and run.begun:
             raise FileChangedError(f"{folder} holds this run, but {file} has changed since; {instead}")
-    return "finished" if run.finished else "unfinished"
+    return "finished" if run.finished and not longer else "unfinished"
 
 
 def place_run(settings: RunSettings, folder: Path) -> PlannedRun:
@@ -103,9 +109,15 @@ def place_run(settings: RunSettings, folder: Path) -> PlannedRun:
     return PlannedRun(settings, folder)
 
 
+def check_options(resume: bool, force: bool) -> None:
+    """Raise if a run is to be continued and moved aside at once."""
+    if resume and force:
+        raise ConfigError("--resume continues a run and --force moves it aside: choose one of them")
+
+
 def check_startable(settings: RunSettings, folder: Path, resume: bool) -> Status:
     """Return the status of a run; refuse one that another process is at, or unfinished and not resumed."""
-    status = status_of(settings, folder)
+    status = status_of(settings, folder, resume)
     if status == "unfinished":
         run = RunFolder(folder)
         run.check_free()
@@ -118,6 +130,16 @@ def _refuse_unfinished(settings: RunSettings, run: RunFolder, resume: bool) -> N
     if run.begun and not resume:
         stopped = f"stopped after round {run.whole_rounds()} of {settings.rounds}"
         raise FolderError(f"{run.path} holds this run, {stopped}; add --resume to continue it")
+
+
+def open_run(settings: RunSettings, run: RunFolder) -> None:
+    """Write the config of a new run, or of one that gets more rounds; that of a run as it was asked stays."""
+    if not (run.exists and run.begun):
+        run.create(config_text(settings))
+    elif (rounds := run.config().get("rounds")) != settings.rounds:
+        run.reopen(int(rounds or 0), config_text(settings))
+    else:
+        run.create(run.config_text())
 
 
 class Runnable(Protocol):
@@ -157,6 +179,7 @@ def train(
     folder: Path,
     *,
     resume: bool = False,
+    force: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     make_task: MakeTask | None = None,
@@ -164,15 +187,18 @@ def train(
 ) -> dict[str, Any]:
     """Run all rounds of a run in `folder`, which is made if needed, and return what summary.json says.
 
-    A run that was stopped goes on from its newest undamaged checkpoint: its metrics (`seconds` aside) and
-    weights are, byte for byte, those of a run that was never stopped. A finished run is not repeated.
+    A run that was stopped, or is to have more rounds, goes on from its newest undamaged checkpoint before its
+    end: its metrics (`seconds` aside) and weights are, byte for byte, those of a run that did all rounds at
+    once. A finished run is not repeated.
     Raises `RunFailed` if the run cannot go on, `Interrupted` at SIGINT or SIGTERM, when the rounds so far are
     saved, and `ValueError`, before anything is written, for a folder, settings or data that cannot be used.
 
     Args:
         settings: the run.
         folder: its own folder.
-        resume: whether a run that is already there, unfinished, is continued; it is refused otherwise.
+        resume: whether a run that is already there, unfinished or of fewer rounds, is continued; it is
+            refused otherwise.
+        force: whether a run that is already there, whatever it is, is moved aside by `move_aside`.
         on_round: called with the metrics of each round after they are written.
         on_note: called with sentences that a person should read.
         make_task: builds what is learned, if the data is loaded or the devices are computed elsewhere; the
@@ -186,14 +212,22 @@ def train(
         >>> summary["rounds"], summary["method"], summary["parameters"]
         (3, 'best', 100)
     """
-    status = check_startable(settings, folder, resume)
+    check_options(resume, force)
+    clash: FolderError | None = None
     run = RunFolder(folder)
-    if status == "finished":
-        return _finished(run, on_note)
+    try:
+        if not force and check_startable(settings, folder, resume) == "finished":
+            return _finished(run, on_note)
+    except FolderError as error:
+        clash = error
     stop = Stop()
     with on_stop_signal(stop.ask):
         task = None if make_task is None else make_task(settings)
         experiment = Experiment(settings, task)  # before the folder: bad settings leave no trace
+        if clash is not None:  # only now: what is wrong with the settings would be so in any folder
+            raise clash
+        if force and (aside := move_aside(folder)) is not None and on_note is not None:
+            on_note(f"the run in {folder} is now in {aside}")
         return run_rounds(
             experiment, run, stop, resume=resume, on_round=on_round, on_note=on_note, on_write=on_write
         )
@@ -217,12 +251,12 @@ def run_rounds(
     settings = experiment.settings
     run.refuse_strangers()
     with run.claimed():
-        status = status_of(settings, run.path)
+        status = status_of(settings, run.path, resume)
         if status == "finished":
             return _finished(run, on_note)
         if status == "unfinished":
             _refuse_unfinished(settings, run, resume)
-        run.create(run.config_text() if run.exists and run.begun else config_text(settings))
+        open_run(settings, run)
         return _continue(experiment, run, stop or Stop(), on_round, on_note, on_write or (lambda: None))
 
 

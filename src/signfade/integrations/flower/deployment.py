@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from signfade import __version__
-from signfade.experiments.files import folder_name
+from signfade.experiments.files import folder_name, move_aside
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.stopping import Interrupted, on_stop_signal
-from signfade.experiments.toml import config_text, to_toml
-from signfade.experiments.training import check_startable
+from signfade.experiments.toml import to_toml
+from signfade.experiments.training import check_options, check_startable, open_run
 from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.messages import Start
@@ -66,6 +66,7 @@ def deploy(
     quorum: float = 1.0,
     deadline: float | None = None,
     resume: bool = False,
+    force: bool = False,
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
 ) -> dict[str, Any]:
@@ -80,7 +81,8 @@ def deploy(
         tls: Encrypt connections to the SuperLink.
         auth: Accept only SuperNodes that prove who they are; turns tls on.
         timeout: Seconds a round waits for its devices at most; `quorum` and `deadline` as in `Patience`.
-        resume: Continue a run that is there, unfinished.
+        resume: Continue a run that is there, unfinished or of fewer rounds.
+        force: Move a run that is there aside.
         on_round: Called with the metrics of each round.
         on_note: Called with what a person should know, such as replies that were refused.
 
@@ -97,10 +99,13 @@ def deploy(
     _check(settings, timeout)
     patience = Patience(timeout, quorum, deadline)
     run = RunFolder(folder)
+    check_options(resume, force)
+    if force and (aside := move_aside(folder)) is not None:
+        note(f"the run in {folder} is now in {aside}")
     if check_startable(settings, folder, resume) == "finished":
         note(f"{folder} is already finished")
         return run.read_summary() or {}
-    run.create(run.config_text() if run.exists and run.begun else config_text(settings))
+    open_run(settings, run)
     place = run.path / "flower"
     place.mkdir(exist_ok=True)
     stops: list[None] = []
