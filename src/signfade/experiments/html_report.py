@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shlex
 import warnings
@@ -255,15 +256,22 @@ def _theory(groups: Sequence[Group]) -> str:
 
 def _rerun(groups: Sequence[Group]) -> str:
     """One command per run, and one for this file."""
-    lines = [
-        f"signfade run {shlex.quote((run.path / 'config.toml').as_posix())} --out {shlex.quote(out)}"
-        for run, out in _again(groups)
-    ]
+    lines = [_command(run, out) for run, out in _again(groups)]
     lines.append("signfade report again -o report.html")
     summaries = [run.summary for group in groups for run in group.runs if run.summary is not None]
     versions = sorted({str(summary["version"]) for summary in summaries if "version" in summary})
     made = f"<p class=note>Made with signfade {escape(', '.join(versions))}.</p>" if versions else ""
     return f"<pre>{escape(chr(10).join(lines))}</pre>{made}"
+
+
+def _command(run: Run, out: str) -> str:
+    """How to make a run again in the folder `out`: by simulation, or on Flower if it was made there."""
+    if run.flat.get("data.name") == "own":  # an app's own data: only the app knows it
+        return (
+            f"flwr run . --stream --run-config {shlex.quote(f'folder={json.dumps(out)}')}  # where the app is"
+        )
+    command = "deploy" if any("wire_uplink_bits" in record for record in run.metrics[:1]) else "run"
+    return f"signfade {command} {shlex.quote((run.path / 'config.toml').as_posix())} --out {shlex.quote(out)}"
 
 
 def _again(groups: Sequence[Group]) -> list[tuple[Run, str]]:

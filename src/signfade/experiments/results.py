@@ -21,7 +21,7 @@ from signfade.experiments.toml import toml_value
 if TYPE_CHECKING:
     from signfade.experiments.sweeps import Sweep
 
-__all__ = ["find_runs", "gather", "load_run", "write_results"]
+__all__ = ["find_runs", "gather", "load_run", "to_csv", "to_parquet", "write_results"]
 
 _ASIDE = ("name", "seed", "method", "smoothing")  # of summary.json: elsewhere in a row, or the same in all
 
@@ -80,13 +80,9 @@ def gather(sweep: Sweep, failed: Mapping[Path, str] | None = None) -> list[dict[
 
 def write_results(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """Write the rows of `gather` to `results.csv` and, where pyarrow is installed, `results.parquet`."""
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
-    files = {folder / "results.csv": table.getvalue().encode()}
+    files = {folder / "results.csv": to_csv(rows)}
     if importlib.util.find_spec("pyarrow") is not None:
-        files[folder / "results.parquet"] = _parquet(rows)
+        files[folder / "results.parquet"] = to_parquet(rows)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, data in files.items():
@@ -96,12 +92,22 @@ def write_results(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]
     return list(files)
 
 
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows with the same keys as CSV; lists are written as in TOML, None is empty."""
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return table.getvalue().encode()
+
+
 def _cell(value: Any) -> Any:
     """A list as TOML writes it, a truth value in lower case; None is empty."""
     return toml_value(value) if isinstance(value, bool | list) else value
 
 
-def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+def to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows with the same keys as Parquet; needs pyarrow. A column of several types becomes text."""
     arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
     columns: dict[str, list[Any]] = {key: [row[key] for row in rows] for key in rows[0]}
     for key, values in columns.items():
