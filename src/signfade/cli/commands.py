@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from signfade.settings import RunSettings
 
 # In the order of `signfade --help`.
-__all__ = ["run", "compare", "demo", "link", "theory", "report", "export", "config"]  # noqa: RUF022
+__all__ = ["run", "compare", "demo", "link", "theory", "report", "config"]  # noqa: RUF022
 
 
 def run(
@@ -271,21 +271,6 @@ def report(
 
     place = folders[0] if len(folders) == 1 else Path()
     print_paths([write_report(folders, output or place / "report.html")])
-
-
-def export(
-    folders: Annotated[list[Path], Argument(metavar="DIR", help="Run folders, or folders of them.")],
-    csv: Annotated[Path | None, Option(metavar="FILE", help="Write CSV.")] = None,
-    parquet: Annotated[Path | None, Option(metavar="FILE", help="Write Parquet; needs pyarrow.")] = None,
-) -> None:
-    """Write the metrics of runs as one table.
-
-    One row per run and round, with the run's folder, method and seed in the first columns. The runs may be
-    unfinished.
-    """
-    from signfade.experiments.export import export_metrics
-
-    print_paths(export_metrics(folders, csv=csv, parquet=parquet))
 
 
 def config(

@@ -21,6 +21,7 @@ from signfade._text import printable
 from signfade.cli import commands
 from signfade.cli.data_command import data_app
 from signfade.cli.deploy_command import deploy
+from signfade.cli.export_command import export
 from signfade.cli.reproduce_command import reproduce
 from signfade.cli.sweep_command import sweep
 from signfade.cli.tune_command import tune
@@ -46,6 +47,7 @@ app.command()(sweep)
 app.command()(tune)
 app.command()(reproduce)
 app.command()(deploy)
+app.command()(export)
 app.add_typer(data_app, name="data")
 
 

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from signfade.experiments.files import FolderError, why, write_atomically
-from signfade.experiments.metrics import METRIC_KEYS
+from signfade.experiments.metrics import METRIC_KEYS, numbers_of
 from signfade.experiments.results import find_runs, load_run, to_csv, to_parquet
 
 __all__ = ["export_metrics", "metric_rows"]
 
-_OWN = ("run", "method", "seed")
-
 
 def metric_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return one row per round of the runs in `folders`: run, method, seed, then what metrics.jsonl holds.
+    """Return one row per round of the runs in `folders`: run, method, seed, round, then all its numbers.
 
-    All rows have the same keys in one order; what a run does not measure is None, and lists, such as the
-    quartiles of the SNR, are kept as lists.
+    All rows have the same keys in one order; what a run does not measure is None. Lists are spread over
+    columns: `snr_db.0`, `.1` and `.2` are the smallest, median and largest SNR of a round.
     """
     rows: list[dict[str, Any]] = []
     for run in map(load_run, find_runs(folders)):
         own = {"run": run.path.as_posix(), "method": run.label, "seed": run.seed}
-        rows += [own | record for record in run.metrics]
-    keys = dict.fromkeys((*_OWN, *METRIC_KEYS))
-    for row in rows:
-        keys |= dict.fromkeys(row)
-    return [{key: row.get(key) for key in keys} for row in rows]
+        rows += [own | {"round": record["round"]} | numbers_of(record) for record in run.metrics]
+    found = dict.fromkeys(key for row in rows for key in row)
+    known = [key for key in METRIC_KEYS if key in found]
+    order = dict.fromkeys(["run", "method", "seed", *known, *found])
+    return [{key: row.get(key) for key in order} for row in rows]
 
 
 def export_metrics(
@@ -40,21 +38,18 @@ def export_metrics(
     Raises `ValueError` if no format is asked for, if there are no rounds, and for Parquet without pyarrow.
     """
     if csv is None and parquet is None:
-        raise ValueError("nothing to write: name a file by --csv, --parquet or both")
+        raise ValueError("there is nothing to write: name a file by --csv, --parquet or both")
     if parquet is not None and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("--parquet needs pyarrow, which is not installed: pip install pyarrow, or use --csv")
+        raise ValueError("--parquet needs pyarrow, which is not here; pip install pyarrow, or use --csv")
     rows = metric_rows(folders)
     if not rows:
         raise ValueError(f"no round is done yet in {', '.join(map(str, folders))}")
-    files: Mapping[Path | None, Any] = {csv: to_csv, parquet: to_parquet}
-    written = []
-    for path, encode in files.items():
-        if path is None:
-            continue
+    files = [(csv, to_csv), (parquet, to_parquet)]
+    written = [(path, encode(rows)) for path, encode in files if path is not None]
+    for path, data in written:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, encode(rows))
+            write_atomically(path, data)
         except OSError as error:
             raise FolderError(f"cannot write {path}: {why(error)}") from error
-        written.append(path)
-    return written
+    return [path for path, _ in written]

@@ -33,6 +33,7 @@ __all__ = [
     "fall_text",
     "late_accuracy",
     "metric_line",
+    "numbers_of",
     "parse_json",
     "scan_metrics",
     "summarise",
@@ -166,6 +167,25 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
         return None
     numbers = (record[key] for key in _NUMBERS & record.keys())
     return record if all(value is None or isinstance(value, int | float) for value in numbers) else None
+
+
+def numbers_of(record: Mapping[str, Any]) -> dict[str, float | int]:
+    """Return the numbers of a round by name, those of a list as `key.0`, `key.1`, ...; not its `round`.
+
+    Example:
+        >>> numbers_of({"round": 3, "train_loss": 0.5, "nmse": None, "snr_db": [-3.0, None, 9.0]})
+        {'train_loss': 0.5, 'snr_db.0': -3.0, 'snr_db.2': 9.0}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        parts = value if isinstance(value, list) else [value]
+        names = [f"{key}.{place}" for place in range(len(parts))] if isinstance(value, list) else [key]
+        flat |= dict(zip(names, parts))
+    return {
+        key: value
+        for key, value in flat.items()
+        if key != "round" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def trailing_mean(values: Sequence[float | None], window: int = WINDOW) -> list[float | None]:
