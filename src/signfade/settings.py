@@ -243,7 +243,15 @@ class MethodSettings(_Section):
         "gaussian",
         description="family behind the scale a device sends; empirical sends mean|g - mean| itself",
     )
-    form: Form = Field("corrected", description="published keeps the paper's formulas, slips included")
+    form: Form = Field(
+        "corrected",
+        description="published: Algorithms 1 and 2 as printed, tanh(2l) in place of tanh(l) and center false",
+    )
+    center: bool = Field(
+        True,
+        description="a bit is sign(g - mean), as the posterior mean needs; false: sign(g), as the paper "
+        "prints, which is steadier on gradients that are not rotated; true unless form is published",
+    )
     scales: Literal["device", "layer"] = Field(
         "device", description="one mean and scale per device or per layer"
     )
@@ -300,7 +308,9 @@ class MethodSettings(_Section):
         if isinstance(values, dict) and (name := _none_word(values.get("preset"))) is not None:
             if name not in PRESETS:
                 raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
-            return {**PRESETS[name], **values}
+            values = {**PRESETS[name], **values}
+        if isinstance(values, dict) and values.get("form") == "published":
+            values = {"center": False, **values}
         return values
 
     @model_validator(mode="after")
@@ -314,6 +324,10 @@ class MethodSettings(_Section):
                     f"{key} must be 0 with private rotations or bits_per_weight other than 1; set "
                     'rotation = "shared" and bits_per_weight = 1'
                 )
+        if self.sign_noise > 0 and not self.center:
+            raise ValueError(
+                "center must be true with sign_noise, whose scale is that of signs about the mean"
+            )
         return self
 
     @property

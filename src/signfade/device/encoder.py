@@ -303,15 +303,16 @@ class Encoder:
             if method.level_bits is None:
                 return clipped_amplitudes(unit, self.papr_db)
             return level_bits(unit, method.level_bits)
+        threshold = prior.mean if method.center else torch.zeros_like(prior.mean)
         if method.sign_noise == 0 and method.flip == 0:
-            return one_bit(rotated, prior.mean, self.segments)
+            return one_bit(rotated, threshold, self.segments)
         if keys is None:
             raise ValueError(
                 "keys must be given with method.sign_noise or method.flip: bits are drawn at random"
             )
         if method.sign_noise > 0:
             rotated = add_sign_noise(rotated, prior.std, method.sign_noise, self.segments, keys("sign noise"))
-        bits = one_bit(rotated, prior.mean, self.segments)
+        bits = one_bit(rotated, threshold, self.segments)
         if method.flip == 0:
             return bits
         return Bits(randomised_response(bits.packed, self.size, method.flip, keys("flip")), self.size)

@@ -260,7 +260,9 @@ class Clients:
     @property
     def predictable(self) -> bool:
         """Whether theory knows what the server's estimate has to do with the devices' gradients."""
-        return self._settings.method.error_feedback == 0 and self._settings.attack.kind == "none"
+        method = self._settings.method
+        about_mean = method.center or method.rotation != "none"  # a rotation leaves next to no mean
+        return method.error_feedback == 0 and about_mean and self._settings.attack.kind == "none"
 
     def metrics(self, present: Present, size: int, round: int) -> dict[str, Any]:
         """Return what a round's record says: how many were late, and the privacy of those in every round.

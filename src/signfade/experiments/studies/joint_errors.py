@@ -235,7 +235,7 @@ JOINT_LADDER = Part(
 
 _ROTATED_RULES: dict[str, dict[str, Any]] = {
     "vote, best-scaled": {"method.aggregator": "signsgd", "method.tie": "plus"},
-    "sbfl, published": {"method.aggregator": "sbfl", "method.form": "published"},
+    "sbfl, published": {"method.aggregator": "sbfl", "method.form": "published", "method.center": True},
     "sbfl": {"method.aggregator": "sbfl"},
     "blmmse": {"method.aggregator": "blmmse"},
     "high_snr": {"method.aggregator": "high_snr"},

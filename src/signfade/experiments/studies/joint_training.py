@@ -27,7 +27,10 @@ __all__ = ["JOINT_TRAINING", "tune"]
 # What each method is called on the page, and what it sets.
 _METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "signsgd": ("signsgd", {"method.aggregator": "signsgd", "method.tie": "plus"}),
-    "sbfl-published": ("sbfl, published", {"method.aggregator": "sbfl", "method.form": "published"}),
+    "sbfl-published": (
+        "sbfl, published",
+        {"method.aggregator": "sbfl", "method.form": "published", "method.center": True},
+    ),
     "sbfl": ("sbfl", {"method.aggregator": "sbfl"}),
     "rotated-sbfl": ("rotated-sbfl", {"method.aggregator": "sbfl", "method.rotation": "shared"}),
     "linear": ("rotated bfl, linear, debiased", {"method.preset": "best", "method.joint": "linear"}),

@@ -59,7 +59,9 @@ METHODS: dict[str, Method] = {
     "laplacian": Method("SBFL, Laplacian", _SBFL | {"method.prior": "laplacian"}),
     "rotated": Method("SBFL, rotated", _SBFL | {"method.rotation": "shared"}, paper=False),
     "best": Method("best", {"method.preset": "best"}, paper=False),
-    "published": Method("SBFL, Gaussian, as printed", _SBFL | {"method.form": "published"}, paper=False),
+    "published": Method(
+        "SBFL, Gaussian, tanh(2l)", _SBFL | {"method.form": "published", "method.center": True}, paper=False
+    ),
     "blmmse": Method("BLMMSE", {"method.aggregator": "blmmse"}, paper=False),
     "ideal": Method("ideal", {"method.aggregator": "ideal"}, paper=False),
 }

@@ -118,7 +118,7 @@ def _printed_runs(scale: Scale, pair: Pair) -> list[RunSettings]:
 
 
 def _as_printed(results: Results) -> list[Block]:
-    """SBFL with the paper's printed tanh(2l) in two cells: what the slip is worth."""
+    """SBFL with the paper's tanh(2l), about the mean, in two cells: what that slip alone is worth."""
     (gaussian,) = (column for column in FULL_COLUMNS if column.head == "gaussian")
     paper = read_paper().accuracy.column("gaussian", "Full")
     rows = []
@@ -126,7 +126,7 @@ def _as_printed(results: Results) -> list[Block]:
         printed = results.records.find_all(_printed_runs(results.scale, pair))
         cells = map(ours_text, (cell(results, gaussian, pair), printed))
         rows.append([pair_text(pair), f"{paper[pair]:.2f}", *cells])
-    heads = ["step / momentum", "paper, Full", "corrected", "as printed"]
+    heads = ["step / momentum", "paper, Full", "corrected", "tanh(2l)"]
     return [Text(words_of("table-accuracy", "printed")), Table(heads, rows)]
 
 
