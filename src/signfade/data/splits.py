@@ -60,9 +60,9 @@ def split(
       its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
       that has most, of the class it has most of, so that all can compute a gradient; nothing else is touched.
 
-    `labels [N]` are integers, the class of each sample; `iid` takes `[N, T]` too. There are at most N devices,
-    and each gets at least one sample. A small `concentration` means few classes per device, a large one the
-    same mix for all.
+    `labels [N]` are integers, the class of each sample; `iid` takes `[N, T]` too. There are at most N
+    devices, and each gets at least one sample. A small `concentration` means few classes per device, a large
+    one the same mix for all.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 60)
