@@ -137,6 +137,40 @@ class CellSettings(_Section):
     )
     fading: Fading = Field("gaussian", description="gain of a link, new every round; gaussian is the paper's")
     rician_k: float = Field(4.0, ge=0, description="power of line of sight over the scattered, for rician")
+    fading_correlation: float = Field(
+        0.0, ge=-1, le=1, description="of a gain with that of the round before; 0 draws it anew, 1 keeps it"
+    )
+    doppler_hz: float | None = Field(
+        None,
+        ge=0,
+        description="speed over wavelength; gives fading_correlation as J0(2 pi doppler_hz round_s)",
+    )
+    round_s: float = Field(1.0, gt=0, description="seconds from one round to the next, for doppler_hz")
+    antennas: int = Field(
+        1, ge=1, le=1024, description="of the base station, fading independently; maximum-ratio combining"
+    )
+    power_control: Literal["full", "fractional"] = Field(
+        "full",
+        description="full: all send at power_dbm; fractional: as LTE and NR, p0_dbm + alpha * loss, at most "
+        "power_dbm",
+    )
+    p0_dbm: float = Field(-85.0, description="power at the base station that alpha = 1 aims at")
+    alpha: float = Field(0.8, ge=0, le=1, description="part of the loss that fractional makes up for")
+    scheduling: Literal["random", "best-channel", "proportional-fair", "posterior"] = Field(
+        "random",
+        description="who sends, where data.participation asks for a part: random; best-channel, of highest "
+        "SNR; proportional-fair, of highest rate over its own average; posterior, whose bits are expected to "
+        "reduce the error of the estimate most",
+    )
+    downlink: Literal["error_free", "coded"] = Field(
+        "error_free",
+        description="how the model gets to the devices: error_free, or coded at downlink_rate: a device that "
+        "cannot decode it misses the round",
+    )
+    downlink_rate: float = Field(0.5, gt=0, le=16, description="of the broadcast, in bit/s/Hz, for coded")
+    base_dbm: float = Field(
+        43.0, description="transmit power of the base station, shared by the subchannels of all devices"
+    )
     modulation: Literal["bpsk", "qpsk"] = Field(
         "bpsk", description="bpsk: one bit per symbol; qpsk: two, which share the symbol's power"
     )
@@ -199,6 +233,26 @@ class CellSettings(_Section):
             for key, plain in (("csi", "perfect"), ("side_info", "error_free"), ("access", "orthogonal")):
                 if getattr(self, key) != plain:
                     raise ValueError(f'{key} must be "{plain}" over perfect links, where nothing is in doubt')
+            for key, plain in (("scheduling", "random"), ("downlink", "error_free")):
+                if getattr(self, key) != plain:
+                    raise ValueError(f'{key} must be "{plain}" over perfect links, which are all alike')
+        if self.power_control != "full" and not self.placed:
+            raise ValueError(
+                'power_control must be "full" without a link budget, whose losses it makes up for'
+            )
+        if self.doppler_hz is not None and self.fading_correlation != 0:
+            raise ValueError("fading_correlation must be 0 where doppler_hz is given, which decides it")
+        if self.fading == "none" and (self.fading_correlation != 0 or self.doppler_hz is not None):
+            raise ValueError('fading must not be "none" with fading_correlation or doppler_hz')
+        if self.antennas > 1 and self.csi == "pilot":
+            raise ValueError("antennas must be 1 with pilots, which estimate one gain per device")
+        if self.access == "over_the_air":
+            if self.antennas > 1:
+                raise ValueError("antennas must be 1 with over_the_air: combining needs devices one by one")
+            if self.power_control != "full":
+                raise ValueError(
+                    'power_control must be "full" with over_the_air, where precoding sets powers'
+                )
         if self.csi == "pilot" and self.access == "over_the_air":
             raise ValueError(
                 'csi must be "perfect" with over_the_air: devices must know their gains to align'
@@ -575,6 +629,11 @@ class RunSettings(_Section):
                 raise ValueError("device.control_variates needs device.local_steps in place of device.epochs")
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
+        if self.cell.scheduling != "random" and self.data.participation == 1:
+            raise ValueError(
+                f'data.participation must be below 1 with cell.scheduling = "{self.cell.scheduling}", which '
+                "chooses among the devices"
+            )
         if self.availability.limited > 0 and self.cell.perfect:
             raise ValueError("availability.limited must be 0 over perfect links, where power does not matter")
         if self.attack.kind != "none" and int(self.data.devices * self.attack.fraction + 0.5) == 0:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from signfade.server.scheduling import choose_devices
 from signfade.settings import AvailabilitySettings
 from signfade.simulation import Experiment
-from signfade.simulation.clients import Availability, AvailabilityState, Clients, choose_devices
+from signfade.simulation.clients import Availability, AvailabilityState, Clients
 from signfade.simulation.synthetic import GaussianTask
 from signfade.simulation.task import Devices, LocalGradients
 from signfade.uplink import Link

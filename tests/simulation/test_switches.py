@@ -30,6 +30,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "air": {"cell.access": "over_the_air"},
     "qpsk": {"cell.modulation": "qpsk"},
     "perfect": {"cell.perfect": True},
+    "doppler": {"cell.doppler_hz": 0.05},
+    "antennas": {"cell.antennas": 3},
+    "fractional": {"cell.power_control": "fractional"},
+    "posterior": {"cell.scheduling": "posterior", "data.participation": 0.5},
+    "fair": {"cell.scheduling": "proportional-fair", "data.participation": 0.5},
+    "broadcast": {"cell.downlink": "coded"},
     "rotation": {"method.rotation": "shared"},
     "layers": {"method.scales": "layer"},
     "bits": {"method.side_bits": 4},
@@ -147,6 +153,8 @@ def test_every_two_switches_work_or_are_refused(rule: str, first: str) -> None:
         ("private subset", "bits", "late", "bound", "best"),
         ("auto", "participation", "best"),
         ("amplitudes", "dropout", "best"),
+        ("doppler", "antennas", "fractional", "posterior", "broadcast", "downlink", "late"),
+        ("doppler", "pilot", "fair", "best"),
     ],
 )
 def test_stopping_anywhere_changes_nothing(names: tuple[str, ...]) -> None:

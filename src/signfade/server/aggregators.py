@@ -126,6 +126,8 @@ def check_settings(settings: RunSettings) -> None:
             )
         if defence.bound_scales:
             raise ValueError(f"defence.bound_scales must be false with {name}, whose devices send no scales")
+    if settings.cell.scheduling == "posterior" and not rule.sends_scalars:
+        raise ValueError(f'cell.scheduling must not be "posterior" with {name}, whose devices send no scales')
     if settings.cell.access == "over_the_air":
         if rule.over_the_air is None:
             able = ", ".join(other for other, entry in AGGREGATORS.items() if entry.over_the_air)

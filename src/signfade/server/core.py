@@ -15,6 +15,7 @@ from signfade.keys import stream_key, stream_keys
 from signfade.server.aggregators import AGGREGATORS
 from signfade.server.optimizer import ModelState, make_optimizer
 from signfade.server.received import Context, Devices, Estimate, Received
+from signfade.server.scheduling import Schedule, Scheduler
 from signfade.server.soft_rule import better_rotation, soft_estimate
 from signfade.server.stages import BoundScalars, CodedScalars, FollowScales, PilotEstimation
 from signfade.server.superposition import AirRule
@@ -55,6 +56,9 @@ class ServerMemory:
     downlink_bits: int = 0  # so far
     channel_uses: int = 0  # symbols on the uplink so far
     control: Tensor = field(default_factory=lambda: torch.zeros(0))  # SCAFFOLD's, [M]; empty if not used
+    schedule: Schedule | None = None  # what the choice of devices remembers, if anything
+    # Rounds of signs that each device has missed, [N]; empty where the downlink never fails or is in full
+    missed: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
 
     @property
     def weights(self) -> Tensor:
@@ -82,11 +86,13 @@ class Server:
         self.settings = settings
         self.aggregator = AGGREGATORS.find(method.aggregator)
         self.radio = make_radio(cell, population, seed)
+        self._scheduler = Scheduler(settings, self.radio)
         self._encoder = Encoder(method, layers, self.aggregator.sends_scalars, papr_db=cell.papr_db)
         self._optimizer = make_optimizer(settings.server, unit)
         self._buffer_bits, self._population = buffer_bits, population
         snr_db = self.radio.mean_snr_db
-        self._mean_snr = np.full(population, 1e8) if snr_db is None else 10 ** (np.asarray(snr_db) / 10)
+        mean_snr = np.full(population, 1e8) if snr_db is None else 10 ** (np.asarray(snr_db) / 10)
+        self._mean_snr = cell.antennas * mean_snr
         self._chosen: tuple[Any, MethodSettings] | None = None
         self._stages = self._make_stages(population)
         self._air = None
@@ -120,7 +126,35 @@ class Server:
         rule = None if memory is None else memory(self._population)
         stages = {stage.name: stage.init() for stage in self._stages}
         control = torch.zeros_like(weights) if self.settings.device.control_variates else torch.zeros(0)
-        return ServerMemory(0, self._optimizer.init(weights), rule, stages, control=control)
+        keeps_up = self.settings.cell.downlink == "coded" and self.settings.server.downlink == "sign"
+        missed = torch.zeros(self._population if keeps_up else 0, dtype=torch.int64)
+        model, schedule = self._optimizer.init(weights), self._scheduler.init()
+        return ServerMemory(0, model, rule, stages, control=control, schedule=schedule, missed=missed)
+
+    def choose(self, memory: ServerMemory) -> tuple[ServerMemory, Devices]:
+        """Return who is to send in this round, ascending: those that are scheduled and decode the broadcast.
+
+        Where it carries the signs of one step, a device that missed some is sent those as well, or the model
+        if that takes fewer bits.
+        """
+        schedule, asked = self._scheduler.choose(memory.schedule, memory.round)
+        memory = replace(memory, schedule=schedule)
+        if self.settings.cell.downlink == "error_free":
+            return memory, asked
+        heard = self.radio.hears(memory.round)
+        if len(memory.missed):
+            hears = torch.from_numpy(heard)
+            again = int(memory.missed[hears].clamp(max=FULL_PRECISION_BITS).sum()) * len(memory.weights)
+            missed = torch.where(hears, torch.zeros_like(memory.missed), memory.missed + 1)
+            memory = replace(memory, missed=missed, downlink_bits=memory.downlink_bits + again)
+        return memory, asked[heard[asked]]
+
+    def downlink_record(self, memory: ServerMemory) -> dict[str, float]:
+        """Return the time that the downlink has taken so far, if its rate is known."""
+        cell = self.settings.cell
+        if cell.downlink == "error_free":
+            return {}
+        return {"downlink_s": memory.downlink_bits / (self.radio.downlink_hz * cell.downlink_rate)}
 
     def encoder(self, memory: ServerMemory) -> Encoder:
         """Return the device's half of the method, with the range that this round's broadcast names."""
@@ -195,6 +229,7 @@ class Server:
         for stage in self._stages:
             stages[stage.name], received, said = stage.apply(stages[stage.name], received)
             metrics |= said
+        schedule = self._scheduler.learn(memory.schedule, received)
         if self._air is not None:
             estimate = self._air.estimate(received)
         else:
@@ -214,7 +249,7 @@ class Server:
             predict=lambda truth, _: None if received.altered else predict(truth, factor),
         )
         rule = memory.rule if estimate.memory is None else estimate.memory
-        return replace(memory, rule=rule, stages=stages), final, metrics
+        return replace(memory, rule=rule, stages=stages, schedule=schedule), final, metrics
 
     def _estimate(self, received: Received, context: Context) -> Estimate:
         if self.settings.method.soft:

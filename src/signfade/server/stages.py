@@ -13,7 +13,7 @@ from torch import Tensor
 
 from signfade.device import Encoder
 from signfade.device.scale_range import RangeState, follow_scales
-from signfade.keys import generator, stream_keys
+from signfade.keys import stream_keys
 from signfade.server.received import Received
 from signfade.server.robust import ScalarState, bound_scalars, initial_scalars
 from signfade.settings import CellSettings
@@ -62,7 +62,7 @@ class PilotEstimation:
             radio.devices,
             share * air.sigma2,
             cell.pilots,
-            generator(radio.seed, "fading", t),
+            radio.normals(t),
             stream_keys(radio.seed, "pilots", t, devices),
             cell.rician_k,
             devices,

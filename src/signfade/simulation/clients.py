@@ -29,7 +29,6 @@ __all__ = [
     "ClientsState",
     "Present",
     "Update",
-    "choose_devices",
 ]
 
 DELTA = 1e-5  # at which composed epsilons are given
@@ -37,19 +36,6 @@ DELTA = 1e-5  # at which composed epsilons are given
 _CHUNK_NUMBERS = 1 << 24
 _LARGEST_MEMORY = 2 << 30
 _FREE = -1
-
-
-def choose_devices(count: int, participation: float, seed: int, round: int) -> Devices:
-    """Draw who is asked to take part in a round, at least one, in ascending order.
-
-    Example:
-        >>> len(choose_devices(1000, participation=0.01, seed=0, round=3))
-        10
-    """
-    if participation >= 1:
-        return np.arange(count)
-    asked = max(1, int(np.floor(count * participation + 0.5)))
-    return np.sort(generator(seed, "participation", round).choice(count, size=asked, replace=False))
 
 
 @dataclass(frozen=True)

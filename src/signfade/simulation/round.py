@@ -13,7 +13,7 @@ from signfade.device.scale_range import SaturationState
 from signfade.server import Server, ServerMemory, Truth
 from signfade.settings import RunSettings
 from signfade.simulation.attacks import Attackers
-from signfade.simulation.clients import Clients, ClientsState, choose_devices
+from signfade.simulation.clients import Clients, ClientsState
 from signfade.simulation.metrics import LossState, Observer, limit_record, round_record, silent_record
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     Raises Diverged if a gradient is not finite, ValueError if a rule returned nonsense.
     """
     settings, clients, server = simulation.settings, simulation.clients, simulation.server
-    memory, t = state.server, state.server.round
-    asked = choose_devices(simulation.task.devices, settings.data.participation, settings.seed, t)
+    memory, asked = server.choose(state.server)
+    t = memory.round
     available, present = clients.availability.apply(state.clients.availability, asked, memory.weights, t)
-    state = replace(state, clients=replace(state.clients, availability=available))
+    state = replace(state, server=memory, clients=replace(state.clients, availability=available))
     if len(present.devices) == 0:
         state = replace(state, server=replace(memory, round=t + 1))
         return silent_record(simulation, state, present)

@@ -85,13 +85,19 @@ def threshold_snr(bits: int, length: int, error: float = 0.5) -> float:
 
 
 def outage(
-    threshold: Numbers, mean_snr: Numbers, fading: Fading = "gaussian", rician_k: float = 4.0
+    threshold: Numbers,
+    mean_snr: Numbers,
+    fading: Fading = "gaussian",
+    rician_k: float = 4.0,
+    antennas: int = 1,
 ) -> Array:
     """Probability that a fading link is below the SNR that a code needs, `P(mean_snr*h**2 < threshold)`.
 
     With `x = threshold/mean_snr`: gaussian (real `h ~ N(0, 1)`, the paper's) `erf(sqrt(x/2))`, rayleigh
     `1 - exp(-x)`, rician `1 - Q1(sqrt(2*k), sqrt(2*(1+k)*x))` with Marcum's Q and the line of sight
-    `rician_k` times as strong as the scattered paths, none a step. Shapes broadcast.
+    `rician_k` times as strong as the scattered paths, none a step. With `antennas` combined, the power of
+    gaussian and rayleigh fading has a gamma, that of rician a noncentral chi-square distribution. Shapes
+    broadcast.
 
     Example:
         >>> (100 * outage(10**0.2, [10.0, 100.0])).round().tolist()  # a code that needs 2 dB, at 10 and 20 dB
@@ -106,18 +112,23 @@ def outage(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(needed == 0, 0.0, needed / mean)
     if fading == "gaussian":
-        return plain(special.erf(np.sqrt(ratio / 2)))
+        return plain(special.gammainc(antennas / 2, ratio / 2))
     if fading == "rayleigh":
-        return plain(-np.expm1(-ratio))
+        return plain(special.gammainc(antennas, ratio))
     if fading == "rician":
         from scipy import stats  # takes a second to load, and few runs need it
 
-        return plain(stats.ncx2.cdf(2 * (1 + factor) * ratio, 2, 2 * factor))
-    return plain(np.where(ratio > 1, 1.0, 0.0))
+        return plain(stats.ncx2.cdf(2 * (1 + factor) * ratio, 2 * antennas, 2 * antennas * factor))
+    return plain(np.where(ratio > antennas, 1.0, 0.0))
 
 
 def block_error_faded(
-    mean_snr: Numbers, bits: int, length: int, fading: Fading = "gaussian", rician_k: float = 4.0
+    mean_snr: Numbers,
+    bits: int,
+    length: int,
+    fading: Fading = "gaussian",
+    rician_k: float = 4.0,
+    antennas: int = 1,
 ) -> Array:
     """`block_error` averaged over block fading: the share of rounds in which a word is lost.
 
@@ -136,5 +147,6 @@ def block_error_faded(
     grid = 10 ** ((centre_db + np.arange(-25.0, 10.0, 0.05)) / 10)
     error = np.asarray(block_error(grid, bits, length))
     middle, share = np.sqrt(grid[1:] * grid[:-1]), error[:-1] - error[1:]
-    lost = np.asarray(outage(middle, mean[..., None], fading, rician_k)) @ share
-    return plain(lost + (1 - error[0]) * np.asarray(outage(grid[0], mean, fading, rician_k)) + error[-1])
+    kind = (fading, rician_k, antennas)
+    lost = np.asarray(outage(middle, mean[..., None], *kind)) @ share
+    return plain(lost + (1 - error[0]) * np.asarray(outage(grid[0], mean, *kind)) + error[-1])

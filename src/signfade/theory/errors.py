@@ -46,6 +46,7 @@ def mse(
     mean_abs: Numbers | None = None,
     fading: Fading | None = None,
     rician_k: float = 4.0,
+    antennas: int = 1,
 ) -> Array:
     """Mean squared error of a rule per coordinate and device, of the broadcast shape.
 
@@ -66,6 +67,7 @@ def mse(
         mean_abs: The true `kappa`, where it is known (`empirical` prior): overrides the family.
         fading: Average over this kind of block fading, `gamma = snr*h**2`; see `fading_nodes`.
         rician_k: Power of the line of sight over the scattered power, for `"rician"`.
+        antennas: Receive antennas, combined; `snr` is that at one of them.
 
     Example:
         >>> [round(mse(rule, 1.0), 3) for rule in ("sbfl", "blmmse", "hard", "high_snr", "zero_forcing")]
@@ -84,11 +86,12 @@ def mse(
     name = "snr" if fading is None else "mean_snr"
     gamma = non_negative(name, snr, infinite=True)
     shape = common_shape(**{name: gamma, "std": used})
-    power, weight = fading_nodes(fading or "none", rician_k)
+    power, weight = fading_nodes(fading or "none", rician_k, antennas)
     law = LAWS[rule].moments
     if law is None:
         return plain(np.zeros(shape))
-    if LAWS[rule].fades or fading in (None, "none"):
+    # E[1/h**2] is finite as soon as the density of h**2 vanishes at zero
+    if LAWS[rule].fades or fading in (None, "none") or antennas > (2 if fading == "gaussian" else 1):
         found = Moments(*(part @ weight for part in law(gamma[..., None] * power, form)))
     else:
         noise = np.where(np.isinf(gamma), 0.0, np.inf)

@@ -165,11 +165,12 @@ def _llr_nodes(slope: float) -> tuple[Array, Array]:
     return llr**2, np.stack((signal, power), axis=1)
 
 
-def fading_nodes(fading: Fading, rician_k: float = 4.0) -> tuple[Array, Array]:
+def fading_nodes(fading: Fading, rician_k: float = 4.0, antennas: int = 1) -> tuple[Array, Array]:
     """Nodes and weights, `[Q]` each, for averages over fading: `E[F(h**2)] = sum_q weight_q * F(node_q)`.
 
     All kinds have `E[h**2] = 1`: gaussian `h ~ N(0, 1)` (the paper's), rayleigh `h**2 ~ Exp(1)`, rician with
-    a line of sight of `rician_k` times the scattered power, none `h = 1`. The sum is trapezoidal in
+    a line of sight of `rician_k` times the scattered power, none `h = 1`. Maximum-ratio combining adds up the
+    powers of several `antennas`, which fade independently. The sum is trapezoidal in
     `ln(h**2)`, the variable in which a function of the SNR is smooth at every mean SNR.
 
     Example:
@@ -181,22 +182,29 @@ def fading_nodes(fading: Fading, rician_k: float = 4.0) -> tuple[Array, Array]:
     """
     check_choice("fading", fading, get_args(Fading))
     factor = float(non_negative("rician_k", rician_k))
+    if antennas < 1:
+        raise ValueError(f"antennas must be at least 1; got {antennas!r}")
     if fading == "none" or (fading == "rician" and factor > _NO_FADING):
-        return np.ones(1), np.ones(1)
-    if fading == "gaussian":
-        power = _log_grid(-80.0, 5.0, _LOG_SPACING)  # exp(-40) is left out below, exp(-70) above
-        return power, _LOG_SPACING * np.sqrt(power / (2 * np.pi)) * np.exp(-power / 2)
-    if fading == "rayleigh":
-        power = _log_grid(-52.0, 4.5, _LOG_SPACING)  # at 60 dB only h**2 below 1e-6 matters
-        return power, _LOG_SPACING * power * np.exp(-power)
-    # The amplitude sqrt((1 + k)*h**2) stays within 6.5 of sqrt(k), but for a part of about exp(-42).
-    middle = np.sqrt(factor)
+        return np.full(1, float(antennas)), np.ones(1)
+    if fading in ("gaussian", "rayleigh") or factor == 0:  # the power has a gamma distribution
+        shape, scale = (antennas / 2, 2.0) if fading == "gaussian" else (float(antennas), 1.0)
+        # At 60 dB only h**2 below 1e-6 matters; less than exp(-40) is left out at either end.
+        first = -80.0 if fading == "gaussian" else -52.0
+        last = np.log(scale * (shape + 74 + 9 * np.sqrt(shape)))
+        spacing = _LOG_SPACING / np.sqrt(max(shape, 1.0))
+        power = _log_grid(first, last, spacing)
+        log_density = shape * np.log(power / scale) - power / scale - special.gammaln(shape)
+        return power, spacing * np.exp(log_density)
+    # The amplitude sqrt((1 + k)*h**2) stays within 6.5 of where it is without noise, but for about exp(-42).
+    middle = np.sqrt(antennas * factor)
     lowest = max(middle - 6.5, np.exp(-26.0))
-    spacing = _LOG_SPACING / np.sqrt(1 + factor)  # a strong line of sight makes the peak this narrow
-    scattered = _log_grid(2 * np.log(lowest), 2 * np.log(middle + 6.5), spacing)
+    spacing = _LOG_SPACING / np.sqrt(antennas * (1 + factor))  # a strong line of sight makes a narrow peak
+    highest = middle + 5.5 + np.sqrt(antennas)
+    scattered = _log_grid(2 * np.log(lowest), 2 * np.log(highest), spacing)
     distance = np.sqrt(scattered) - middle
-    bessel: Array = special.i0e(2 * middle * np.sqrt(scattered))
-    return scattered / (1 + factor), spacing * scattered * bessel * np.exp(-(distance**2))
+    bessel: Array = special.ive(antennas - 1, 2 * middle * np.sqrt(scattered))
+    ratio = (scattered / middle**2) ** ((antennas - 1) / 2)
+    return scattered / (1 + factor), spacing * scattered * ratio * bessel * np.exp(-(distance**2))
 
 
 def _log_grid(first: float, last: float, spacing: float) -> Array:

@@ -15,6 +15,7 @@ from signfade.uplink.cell import (
     place_users,
 )
 from signfade.uplink.channel import (
+    GaussMarkov,
     Link,
     Signals,
     draw_fading,
@@ -34,6 +35,7 @@ __all__ = [
     "Cell",
     "Decoded",
     "GainEstimate",
+    "GaussMarkov",
     "Link",
     "LinkBudget",
     "OutsideValidity",

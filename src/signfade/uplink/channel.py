@@ -7,6 +7,7 @@ are lazy: they are made only when somebody asks for them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -19,11 +20,14 @@ from torch import Tensor
 from signfade._check import check_choice, check_finite, check_positive, check_shape, check_tensor
 from signfade.device import Amplitudes, Bits
 from signfade.kernels import received, standard_normal
+from signfade.keys import generator
 from signfade.settings import Fading
 
 __all__ = [
+    "GaussMarkov",
     "Link",
     "Noise",
+    "Normals",
     "Signals",
     "draw_fading",
     "draw_phasors",
@@ -34,6 +38,7 @@ __all__ = [
 ]
 
 Noise = torch.Generator | NDArray[np.uint64]
+_LONGEST = 1 << 40  # rounds over which even a chain of correlation one is followed
 
 
 def _check_link(h: Tensor, sigma2: Tensor, devices: int) -> None:
@@ -77,8 +82,59 @@ class Link:
         return snr.to(torch.promote_types(self.h.dtype, torch.float32))
 
 
-def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k: float = 4.0) -> Tensor:
-    """Draw the gain of every device for one round, float64 `[K]`, scaled to `E[h**2] = 1`.
+class GaussMarkov:
+    """Standard normals of one round of a chain in time, in place of a generator's: `z_t = r z_(t-1) + ...`.
+
+    Every number of a round's draw is correlated with its own in other rounds, `E[z_s z_t] = r**|s - t|`, and
+    with no other. There is no state: rounds far apart are drawn from their own keys, and those between by
+    bisection, each given the two around it (the chain is Markov, so that is exact). A round takes at most
+    41 + 1 draws, and is the same whatever was drawn before it.
+
+    Example:
+        >>> steady, new = GaussMarkov(7, 3, 1.0), GaussMarkov(7, 3, 0.0)
+        >>> bool((steady.standard_normal(4) == GaussMarkov(7, 9, 1.0).standard_normal(4)).all())
+        True
+        >>> bool((new.standard_normal(4) == generator(7, "fading", 3).standard_normal(4)).all())
+        True
+    """
+
+    def __init__(self, seed: int, round: int, correlation: float) -> None:
+        self._seed, self._round, self._correlation = seed, round, correlation
+
+    def standard_normal(self, size: int | tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the round's numbers, of shape `size`."""
+
+        def own(round: int) -> NDArray[np.float64]:
+            return generator(self._seed, "fading", round).standard_normal(size)
+
+        r, span = self._correlation, 1
+        while abs(r) ** span > 1e-16 and span < _LONGEST:  # rounds as far apart as this are independent
+            span *= 2
+        start = self._round - self._round % span
+        left = own(start)
+        if self._round == start:
+            return left
+        right = r**span * left + math.sqrt(1 - r ** (2 * span)) * own(start + span)
+        while True:
+            span //= 2
+            middle, near = start + span, r**span
+            between = near / (1 + near**2) * (left + right)
+            between += math.sqrt((1 - near**2) / (1 + near**2)) * own(middle)
+            if middle == self._round:
+                return between
+            if self._round < middle:
+                right = between
+            else:
+                start, left = middle, between
+
+
+Normals = np.random.Generator | GaussMarkov
+
+
+def draw_fading(
+    kind: str, count: int, generator: Normals, rician_k: float = 4.0, antennas: int = 1
+) -> Tensor:
+    """Draw the gain of every device for one round, float64 `[K]`, scaled to `E[h**2] = antennas`.
 
     | kind | h |
     |---|---|
@@ -87,7 +143,9 @@ def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k:
     | `rician` | the same with a direct path `rician_k` times as strong as the scattered ones |
     | `none` | 1 |
 
-    Device k's gain does not depend on how many come after.
+    Maximum-ratio combining of several receive antennas, which fade independently, leaves one link with the
+    same noise and `h = sqrt(sum_i h_i**2)`; a direct path reaches all of them alike. Device k's gain does not
+    depend on how many come after.
 
     Example:
         >>> from signfade.keys import generator
@@ -101,15 +159,19 @@ def draw_fading(kind: str, count: int, generator: np.random.Generator, rician_k:
         raise ValueError(f"count must be non-negative; got {count!r}")
     if not 0 <= rician_k < np.inf:
         raise ValueError(f"rician_k must be non-negative and finite; got {rician_k!r}")
-    if kind == "gaussian":
-        return torch.from_numpy(generator.standard_normal(count))
+    if antennas < 1:
+        raise ValueError(f"antennas must be at least 1; got {antennas!r}")
     if kind == "none":
-        return torch.ones(count, dtype=torch.float64)
-    real, imaginary = draw_phasors(count, generator, rician_k if kind == "rician" else 0.0)
-    return torch.from_numpy(np.hypot(real, imaginary))
+        return torch.full((count,), math.sqrt(antennas), dtype=torch.float64)
+    if kind == "gaussian":
+        gains = generator.standard_normal((count, antennas))
+    else:
+        phasors = draw_phasors(count * antennas, generator, rician_k if kind == "rician" else 0.0)
+        gains = np.hypot(*phasors).reshape(count, antennas)
+    return torch.from_numpy(gains[:, 0] if antennas == 1 else np.sqrt(np.square(gains).sum(axis=1)))
 
 
-def draw_phasors(count: int, generator: np.random.Generator, ratio: float) -> NDArray[np.float64]:
+def draw_phasors(count: int, generator: Normals, ratio: float) -> NDArray[np.float64]:
     """Return real and imaginary parts, `[2, K]`, of the gains whose magnitudes `draw_fading` returns.
 
     `ratio` is the power of the direct path, whose phase is zero, over that of the scattered ones.

@@ -22,7 +22,7 @@ from torch import Tensor
 from signfade._check import check_choice, check_positive, check_shape
 from signfade.kernels import standard_normal
 from signfade.settings import Fading
-from signfade.uplink.channel import Link, draw_phasors
+from signfade.uplink.channel import Link, Normals, draw_phasors
 
 __all__ = ["GainEstimate", "Refined", "Sounding", "fit_levels", "refine_gain", "sound"]
 
@@ -66,7 +66,7 @@ def sound(
     devices: int,
     sigma2: Tensor,
     pilots: int,
-    generator: np.random.Generator,
+    generator: Normals,
     keys: NDArray[np.uint64],
     rician_k: float = 4.0,
     chosen: NDArray[np.int64] | None = None,

@@ -99,6 +99,8 @@ def _refuse_simulated(settings: RunSettings) -> None:
         (settings.method.compressor != "auto", 'method.compressor must be "auto"'),
         (settings.method.bits_per_weight == "analog", "method.bits_per_weight must be a number"),
         (settings.device.control_variates, "device.control_variates must be false"),
+        (settings.cell.scheduling != "random", 'cell.scheduling must be "random"'),
+        (settings.cell.downlink != "error_free", 'cell.downlink must be "error_free"'),
     ):
         if wrong:
             raise ValueError(f"{must} on real devices: others are simulated only")

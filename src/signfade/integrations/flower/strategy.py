@@ -23,8 +23,8 @@ from signfade.integrations.flower.exchange import Exchange, Patience, Replies, m
 from signfade.integrations.flower.messages import RECORD, Order, Start
 from signfade.integrations.flower.reply_validator import ReplyFormat, ReplyValidator
 from signfade.integrations.flower.server_core import DeployedServer, DeployedState, RoundSummary
+from signfade.server.scheduling import choose_devices
 from signfade.settings import RunSettings
-from signfade.simulation.clients import choose_devices
 from signfade.simulation.run import RunFailed
 from signfade.state import from_tensors, to_tensors
 
