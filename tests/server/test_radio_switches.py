@@ -86,6 +86,13 @@ def test_nodes_have_the_moments_of_combined_powers(fading: Fading, antennas: int
     assert weight @ power**2 == pytest.approx(antennas**2 + antennas * variance, rel=1e-9)
 
 
+@pytest.mark.parametrize("rician_k", [1e-300, 1e-9, 1e3, 1e9, 1e13])
+def test_nodes_of_any_line_of_sight_have_unit_probability(rician_k: float) -> None:
+    power, weight = fading_nodes("rician", rician_k, antennas=4)
+    assert weight.sum() == pytest.approx(1, rel=1e-8)
+    assert weight @ power == pytest.approx(4, rel=1e-8)
+
+
 @pytest.mark.parametrize("antennas", [1, 2, 4])
 def test_bit_errors_of_combined_rayleigh_in_closed_form(antennas: int) -> None:
     # Proakis: ((1 - mu)/2)^L sum_k C(L-1+k, k) ((1 + mu)/2)^k with mu = sqrt(c/(1 + c)), Q(sqrt(2 c p)).

@@ -186,7 +186,7 @@ def fading_nodes(fading: Fading, rician_k: float = 4.0, antennas: int = 1) -> tu
         raise ValueError(f"antennas must be at least 1; got {antennas!r}")
     if fading == "none" or (fading == "rician" and factor > _NO_FADING):
         return np.full(1, float(antennas)), np.ones(1)
-    if fading in ("gaussian", "rayleigh") or factor == 0:  # the power has a gamma distribution
+    if fading in ("gaussian", "rayleigh") or factor < 1e-15:  # the power has a gamma distribution
         shape, scale = (antennas / 2, 2.0) if fading == "gaussian" else (float(antennas), 1.0)
         # At 60 dB only h**2 below 1e-6 matters; less than exp(-40) is left out at either end.
         first = -80.0 if fading == "gaussian" else -52.0
@@ -202,8 +202,11 @@ def fading_nodes(fading: Fading, rician_k: float = 4.0, antennas: int = 1) -> tu
     highest = middle + 5.5 + np.sqrt(antennas)
     scattered = _log_grid(2 * np.log(lowest), 2 * np.log(highest), spacing)
     distance = np.sqrt(scattered) - middle
-    bessel: Array = special.ive(antennas - 1, 2 * middle * np.sqrt(scattered))
-    ratio = (scattered / middle**2) ** ((antennas - 1) / 2)
+    order, argument = antennas - 1, 2 * middle * np.sqrt(scattered)
+    bessel: Array = special.i0e(argument) * np.exp(-(order**2) / (2 * argument))  # for large arguments
+    if order > 0:
+        bessel = np.where(argument < 1e9, special.ive(order, np.minimum(argument, 1e9)), bessel)
+    ratio = (scattered / middle**2) ** (order / 2)
     return scattered / (1 + factor), spacing * scattered * ratio * bessel * np.exp(-(distance**2))
 
 
