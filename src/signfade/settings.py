@@ -101,7 +101,21 @@ class ModelSettings(_Section):
     name: str = Field(
         "auto",
         description="one of these, or your own factory as package.module:function or file.py:function; it is "
-        "called with (input_shape, classes) and returns a torch.nn.Module",
+        "called with (input_shape, classes) and returns a torch.nn.Module; parameters without requires_grad "
+        "are frozen",
+    )
+    lora_rank: int = Field(
+        0, ge=0, le=4096, description="rank of adapters on linear layers, for a frozen model; 0 is none"
+    )
+    lora_alpha: float = Field(
+        16.0, gt=0, description="an adapter's part is multiplied by lora_alpha/lora_rank"
+    )
+    lora_targets: list[str] = Field(
+        ["*"], description='which linear layers get an adapter: patterns of names such as "*.query"'
+    )
+    trained: list[str] = Field(
+        [],
+        description='parameters trained in full where the rest is frozen: patterns of names such as "head.*"',
     )
 
 

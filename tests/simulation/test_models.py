@@ -19,15 +19,43 @@ def test_the_papers_network_has_the_papers_size() -> None:
     assert parameters(build_model("paper-cnn", (1, 28, 28), 10, seed=0)) == 62_346
 
 
+TEXT = ("char-lstm", "char-transformer")
+
+
 @pytest.mark.parametrize("name", MODELS.names())
 def test_every_model_maps_a_batch_to_scores(name: str) -> None:
-    model = build_model(name, (1, 20, 20), 7, seed=0)
-    assert model(torch.zeros(3, 1, 20, 20)).shape == (3, 7)
+    if name in TEXT:
+        assert build_model(name, (9,), 7, seed=0)(torch.zeros(3, 9, dtype=torch.int64)).shape == (3, 9, 7)
+    else:
+        assert build_model(name, (1, 20, 20), 7, seed=0)(torch.zeros(3, 1, 20, 20)).shape == (3, 7)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_a_text_model_does_not_see_the_future(name: str) -> None:
+    """Changing a character changes scores there and after it, and none before: it cannot copy its label."""
+    model = build_model(name, (9,), 7, seed=0)
+    text = torch.arange(9).remainder(7).unsqueeze(0)
+    other = text.clone()
+    other[0, 5] = 6 - other[0, 5]
+    moved = (model(text) - model(other)).detach().abs().amax(dim=(0, 2))
+    assert float(moved[:5].max()) < 1e-6
+    assert float(moved[5:].min()) > 1e-6
+
+
+def test_resnet8_has_the_size_of_the_usual_one() -> None:
+    """Convolutions 3x3 of 16, 16, 16, 32, 32, 64, 64 channels, two 1x1, nine normalisations, ten scores."""
+    convolutions = 9 * (3 * 16 + 2 * 16 * 16 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64) + 16 * 32 + 32 * 64
+    norms = 2 * (3 * 16 + 3 * 32 + 3 * 64)
+    assert parameters(build_model("resnet8", (3, 32, 32), 10, seed=0)) == convolutions + norms + 650
 
 
 @pytest.mark.parametrize(("shape", "size"), [((1, 28, 28), 62_346), ((1, 8, 8), 6_090), ((12,), 2_954)])
 def test_auto_takes_the_largest_network_that_fits(shape: tuple[int, ...], size: int) -> None:
     assert parameters(build_model("auto", shape, 10, seed=0)) == size
+
+
+def test_auto_takes_a_text_model_for_tokens() -> None:
+    assert build_model("auto", (9,), 7, seed=0, tokens=True)(torch.zeros(2, 9).long()).shape == (2, 9, 7)
 
 
 def test_initial_weights_follow_the_seed_and_leave_torchs_generator_alone() -> None:
@@ -52,6 +80,7 @@ def test_a_factory_is_found_in_a_file(tmp_path: Path) -> None:
         ("resnet", (1, 28, 28), "model.name must be one of auto, paper-cnn"),
         ("paper-cnn", (1, 8, 8), "paper-cnn needs images of at least 16x16"),
         ("small-cnn", (64,), "needs images"),
+        ("char-lstm", (1, 8, 8), "needs rows of tokens"),
         ("no.such.module:net", (64,), "cannot import 'no.such.module'"),
         ("/nowhere/net.py:net", (64,), "cannot import '/nowhere/net.py'"),
         ("math:nothing", (64,), "'math' has no function 'nothing'"),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from signfade.data import DATASETS, Dataset, load, make_regression, split
 from signfade.kernels.threads import available_threads
+from signfade.keys import stream_key
 from signfade.server import Server
 from signfade.settings import RunSettings
 from signfade.simulation.attacks import Attackers
 from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.clients import Clients
+from signfade.simulation.lora import add_adapters
 from signfade.simulation.metrics import Diverged
 from signfade.simulation.models import build_model
 from signfade.simulation.round import Simulation, State, run_round
@@ -46,8 +49,20 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
         return RegressionTask(drawn, data.batch, seed, mean, workers, settings.device)
     dataset = load(data.name, data.folder) if dataset is None else dataset
     who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
-    model = build_model(settings.model.name, dataset.input_shape, dataset.classes, seed)
+    tokens = not dataset.train_x.is_floating_point()
+    model = _model(settings, dataset.input_shape, dataset.classes, tokens)
     return ClassificationTask(dataset, who, model, data.batch, seed, workers, settings.device)
+
+
+def _model(settings: RunSettings, shape: tuple[int, ...], classes: int, tokens: bool = False) -> nn.Module:
+    """Build the model; where adapters or trained parameters are named, freeze the rest."""
+    asked, seed = settings.model, settings.seed
+    model = build_model(asked.name, shape, classes, seed, tokens)
+    if not (asked.lora_rank or asked.trained):
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_key(seed, "adapters") >> 1)
+        return add_adapters(model, asked.lora_rank, asked.lora_targets, asked.trained, asked.lora_alpha)
 
 
 def layer_sizes(settings: RunSettings) -> tuple[int, ...] | None:
@@ -62,7 +77,7 @@ def layer_sizes(settings: RunSettings) -> tuple[int, ...] | None:
         return (settings.data.size,)
     if source.shape is None:
         return None
-    model = build_model(settings.model.name, *source.shape, settings.seed)
+    model = _model(settings, *source.shape)
     return tuple(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
