@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
-__all__ = ["Registry", "is_import_path", "load_function", "user_code"]
+__all__ = ["Registry", "function_name", "hold", "is_import_path", "is_object", "load_function", "user_code"]
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).parent
+_OBJECT = "object:"  # begins the name of a function that no import path leads to
+_HELD: WeakValueDictionary[str, Callable[..., Any]] = WeakValueDictionary()
 
 
 class Registry(Generic[T]):
@@ -101,6 +104,36 @@ def is_import_path(name: str) -> bool:
     return ":" in name
 
 
+def hold(name: str, function: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
+    """Make a function known to this process, for as long as somebody keeps what is returned.
+
+    Returns the name that stands for it in settings, and the function that was held first under that name.
+
+    Example:
+        >>> path, kept = hold("twice", lambda x: 2 * x)
+        >>> path, is_object(path), load_function(path)(4)
+        ('object:twice', True, 8)
+    """
+    path = f"{_OBJECT}{name}"
+    return path, _HELD.setdefault(path, function)
+
+
+def function_name(path: str) -> str:
+    """Return the name of a function in its import path, or of an object that is held, without its checksum.
+
+    Example:
+        >>> function_name("rules.py:mine"), function_name("object:mine-1a2b3c4d")
+        ('mine', 'mine')
+    """
+    name = path.rpartition(":")[2]
+    return name.rpartition("-")[0] or name if is_object(path) else name
+
+
+def is_object(name: str) -> bool:
+    """Tell whether `name` stands for an object that Python code handed over, see `hold`."""
+    return name.startswith(_OBJECT)
+
+
 def load_function(path: str) -> Callable[..., Any]:
     """Return the function that `package.module:function` or `file.py:function` names.
 
@@ -108,6 +141,13 @@ def load_function(path: str) -> Callable[..., Any]:
         >>> load_function("math:hypot")(3, 4)
         5.0
     """
+    if is_object(path):
+        if (held := _HELD.get(path)) is None:
+            raise ValueError(
+                f"{path!r} is an object that a Python program handed over; only a program that hands it over "
+                "again, with signfade.run, can use it"
+            )
+        return held
     where, _, name = path.rpartition(":")
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)

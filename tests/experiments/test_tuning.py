@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from signfade.cli.entry import run as signfade
-from signfade.experiments.comparisons import _in_turn, plan
+from signfade.experiments.comparisons import plan, run_in_turn
 from signfade.experiments.config import ConfigError, load, resolve
 from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.methods import method_settings
@@ -44,7 +44,7 @@ class Doer:
 
     def __call__(self, runs: Sequence[PlannedRun]) -> Outcome:
         self.stages.append(list(runs))
-        return _in_turn(runs, None)
+        return run_in_turn(runs)
 
 
 def losses(settings: RunSettings, name: str, point: dict[str, float], home: Path) -> list[float]:
@@ -52,7 +52,7 @@ def losses(settings: RunSettings, name: str, point: dict[str, float], home: Path
     layer = {"method.preset" if name == "best" else "method.aggregator": name} | point
     shared = settings.model_copy(update={"variants": {name: layer}, "seed": 100})
     runs = plan(shared, [name], home, seeds=2)
-    _in_turn(runs, None)
+    run_in_turn(runs)
     found = []
     for run in runs:
         metrics = RunFolder(run.folder).read_metrics()
@@ -93,7 +93,7 @@ def test_the_same_call_continues_and_another_grid_keeps_its_runs(tmp_path: Path)
     settings, do = resolve(REGRESSION), Doer()
 
     def stop_after_four(runs: Sequence[PlannedRun]) -> Outcome:
-        _in_turn(runs[:4], None)
+        run_in_turn(runs[:4])
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

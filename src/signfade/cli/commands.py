@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,16 +19,15 @@ from signfade.cli.options import (
     Overrides,
     Resume,
     export,
-    fetch_data,
-    prepare_training,
     print_paths,
     print_summary,
     read_settings,
     stdout_console,
+    tune_process,
 )
 
 if TYPE_CHECKING:
-    from signfade.settings import RunSettings
+    from signfade.api import RunsResult
 
 # In the order of `signfade --help`.
 __all__ = ["run", "compare", "demo", "link", "theory", "report", "config"]  # noqa: RUF022
@@ -54,17 +51,11 @@ def run(
     Everything about the run is kept in the folder OUT/NAME.
     """
     settings = read_settings(config, overrides, out, name)
-    from signfade.cli.progress import Progress
-    from signfade.experiments.training import run_folder, train
-    from signfade.experiments.workers.shards import sharded
+    from signfade import api
 
-    folder = run_folder(settings)
-    prepare_training(settings)
-    workers = nullcontext() if shards is None else sharded(shards)
-    with workers as make_task, Progress([settings.method_label], [settings.rounds]) as progress:
-        show: Any = {"on_round": progress.round, "on_note": progress.note}
-        summary = train(settings, folder, resume=resume, force=force, make_task=make_task, **show)
-    print_summary(summary, folder, as_json)
+    tune_process()
+    options: dict[str, Any] = {"resume": resume, "force": force, "shards": shards}
+    print_summary(api.run(settings, out=settings.out, **options), as_json)
 
 
 def compare(
@@ -93,8 +84,13 @@ def compare(
     table, one figure and one report. The same command again continues what was stopped.
     """
     settings = read_settings(config, overrides, out, name)
-    folder = f"{settings.name}-compare"
-    _compare(settings, methods.split(","), seeds, folder, jobs, json_file, csv_folder, force)
+    from signfade import api
+
+    names = [method.strip() for method in methods.split(",") if method.strip()]
+    if jobs == 1:
+        tune_process()
+    options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "force": force}
+    _show(api.compare(names, settings, out=settings.out, **options), json_file, csv_folder)
 
 
 def demo(overrides: Overrides = None, out: Out = None) -> None:
@@ -104,49 +100,25 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     radio (ideal), over one cell, each with the learning rate and momentum that suit it best. Nothing is
     downloaded.
     """
-    from importlib.resources import as_file, files
+    from signfade import api
+    from signfade.api.calls import demo_file
+    from signfade.experiments.files import folder_name
 
-    with as_file(files("signfade.experiments") / "demo.toml") as config:
+    with demo_file() as config:
         settings = read_settings(config, overrides, out)
-    _compare(settings, ["signsgd", "sbfl", "best", "ideal"], 1, settings.name)
+    tune_process()
+    _show(api.compare(config=settings, folder=Path(settings.out) / folder_name(settings.name)))
 
 
-def _compare(
-    settings: RunSettings,
-    methods: list[str],
-    seeds: int,
-    name: str,
-    jobs: int = 1,
-    json_file: str | None = None,
-    csv_folder: Path | None = None,
-    force: bool = False,
-) -> None:
-    from signfade.cli.progress import Progress, print_note
-    from signfade.experiments.comparisons import compare, plan, unused_settings
-    from signfade.experiments.files import folder_name, move_aside
-    from signfade.experiments.html_report import write_comparison
-    from signfade.experiments.methods import method_folders
+def _show(result: RunsResult, json_file: str | None = None, csv_folder: Path | None = None) -> None:
+    """Print the table of a comparison, and exit with 1 if a run failed."""
     from signfade.experiments.table import comparison_table, comparison_tables
 
-    folder = Path(settings.out) / folder_name(name)
-    (prepare_training if jobs == 1 else fetch_data)(settings)
-    names = [method.strip() for method in methods if method.strip()]
-    if force and method_folders(settings, names) and (aside := move_aside(folder)) is not None:
-        print_note(f"the runs in {folder} are now in {aside}")
-    runs = plan(settings, names, folder, seeds)
-    for text in unused_settings(settings, runs):
-        warnings.warn(text, stacklevel=1)
-    titles = [
-        run.settings.method_label + (f", seed {run.settings.seed}" if seeds > 1 else "") for run in runs
-    ]
-    with Progress(titles, [run.settings.rounds for run in runs]) as progress:
-        result = compare(runs, jobs, on_event=progress.event)
-    files = write_comparison(result.groups, folder, settings.name)
     written = export(comparison_tables(result.groups), json_file, csv_folder)
     if written is not None:
         console = stdout_console()
-        console.print(comparison_table(result.groups, settings.name, console.width))
-        print_paths([*files, *written])
+        console.print(comparison_table(result.groups, result.name, console.width))
+        print_paths([*result.files, *written])
     if result.failed:
         raise typer.Exit(1)
 
@@ -165,10 +137,11 @@ def link(
     limit. Pictures go to OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
+    from signfade import api
     from signfade.experiments.files import folder_name
-    from signfade.experiments.link_study import link_text, plot_link, study_link
+    from signfade.experiments.link_study import link_text, plot_link
 
-    study = study_link(settings)
+    study = api.link(settings)
     text = link_text(study, correlation)
     files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
     console = stdout_console()
@@ -224,12 +197,13 @@ def theory(
     dial = read_dial(rates, correlation, devices, private, papr_db, fading, family)
     import numpy as np
 
+    from signfade import api
     from signfade.experiments.link_study import ERRORS_ARE, plot_errors
     from signfade.experiments.style import save_figure
-    from signfade.experiments.theory_table import dial_curves, predict
+    from signfade.experiments.theory_table import dial_curves
 
     options: dict[str, Any] = {"family": family, "fading": fading}
-    table = predict(snrs, dial, **options)
+    table = api.predict_errors(snrs, dial, **options)
     files = []
     if plot is not None:
         grid = np.linspace(snrs.min(), max(snrs.max(), snrs.min() + 1), 121)
@@ -267,10 +241,10 @@ def report(
 
     The runs may be unfinished. The page needs no network and no other file.
     """
-    from signfade.experiments.html_report import write_report
+    from signfade import api
 
     place = folders[0] if len(folders) == 1 else Path()
-    print_paths([write_report(folders, output or place / "report.html")])
+    print_paths([api.report(folders, output or place / "report.html")])
 
 
 def config(
@@ -278,7 +252,7 @@ def config(
     overrides: Overrides = None,
 ) -> None:
     """Print all settings and what they mean, as TOML."""
-    from signfade.experiments.config import load
-    from signfade.experiments.toml import to_toml
+    settings = read_settings(file, overrides)
+    from signfade import api
 
-    typer.echo(to_toml(load(file, overrides or []), comments=True), nl=False)
+    typer.echo(api.config(settings), nl=False)

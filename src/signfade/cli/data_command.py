@@ -35,7 +35,7 @@ def data_fetch(
     folder: Annotated[Path | None, Option(metavar="DIR", help="Folder; the cache by default.")] = None,
 ) -> None:
     """Download a data set once; its files are checked by SHA-256."""
-    from signfade.cli.progress import Downloads
+    from signfade.api.progress import Downloads
     from signfade.data import fetch
 
     with Downloads() as downloads:

@@ -14,9 +14,9 @@ from signfade.cli.options import (
     Out,
     Overrides,
     Resume,
-    prepare_training,
     print_summary,
     read_settings,
+    tune_process,
 )
 
 __all__ = ["deploy"]
@@ -56,19 +56,9 @@ def deploy(
     """
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out, name)
-    try:
-        from signfade.integrations.flower.deployment import deploy as run_deployment
-        from signfade.integrations.flower.deployment import deploy_folder
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"deploy needs Flower, which is not here ({error}); install signfade[flower]"
-        ) from error
-    from signfade.cli.progress import Progress
+    from signfade import api
 
-    folder = deploy_folder(settings)
-    prepare_training(settings)
-    with Progress([settings.method_label], [settings.rounds]) as progress:
-        options: dict[str, Any] = {"tls": tls, "auth": auth, "timeout": timeout, "quorum": quorum}
-        options |= {"deadline": deadline, "resume": resume, "force": force}
-        summary = run_deployment(settings, folder, on_round=progress.round, on_note=progress.note, **options)
-    print_summary(summary, folder, as_json)
+    tune_process()
+    options: dict[str, Any] = {"tls": tls, "auth": auth, "timeout": timeout, "quorum": quorum}
+    options |= {"deadline": deadline, "resume": resume, "force": force}
+    print_summary(api.deploy(settings, out=settings.out, **options), as_json)

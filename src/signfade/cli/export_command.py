@@ -22,6 +22,6 @@ def export(
     One row per run and round, with the run's folder, method and seed in the first columns. The runs may be
     unfinished.
     """
-    from signfade.experiments.export import export_metrics
+    from signfade import api
 
-    print_paths(export_metrics(folders, csv=csv, parquet=parquet))
+    print_paths(api.export(folders, csv=csv, parquet=parquet))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -15,6 +15,7 @@ from signfade._text import has_controls, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from signfade.api import RunResult
     from signfade.experiments.data_table import TableSet
     from signfade.settings import RunSettings
 
@@ -29,12 +30,11 @@ __all__ = [
     "Overrides",
     "Resume",
     "export",
-    "fetch_data",
-    "prepare_training",
     "print_paths",
     "print_summary",
     "read_settings",
     "stdout_console",
+    "tune_process",
 ]
 
 ConfigFile = Annotated[Path | None, Argument(metavar="CONFIG", help="TOML file; by default, digits.")]
@@ -84,34 +84,23 @@ def read_settings(
     return settings if out is None else settings.model_copy(update={"out": out})
 
 
-def prepare_training(settings: RunSettings) -> None:
-    """Prepare this process for a run: fetch its data, tune the allocator."""
+def tune_process() -> None:
+    """Prepare this process for runs: a command may tune its allocator, a library may not."""
     from signfade.simulation.allocator import tune_allocator
 
     tune_allocator()
-    fetch_data(settings)
 
 
-def fetch_data(settings: RunSettings) -> None:
-    """Fetch the data of a run if it is not on this machine, and show the progress."""
-    if settings.data.name == "mnist" and settings.data.folder is None:
-        from signfade.cli.progress import Downloads
-        from signfade.data import available, fetch
-
-        if next(entry for entry in available() if entry.name == "mnist").where is None:
-            with Downloads() as downloads:
-                fetch("mnist", progress=downloads.progress, note=downloads.note)
-
-
-def print_summary(summary: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+def print_summary(run: RunResult, as_json: bool) -> None:
     """Print the summary of a run: as JSON alone, or as lines for people."""
+    from signfade.api.results import summary_text
+    from signfade.experiments.metrics import fall_text
+
+    summary = run.summary
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
         return
-    from signfade.cli.show import summary_text
-    from signfade.experiments.metrics import fall_text
-
-    typer.echo(f"{summary_text(summary)}\n{folder}")
+    typer.echo(f"{summary_text(summary)}\n{run.path}")
     if (fall := fall_text(summary)) is not None:
         typer.echo(f"{fall}; try a smaller server.learning_rate")
 

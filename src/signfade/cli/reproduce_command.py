@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from signfade.cli.options import prepare_training, print_paths, stdout_console
+from signfade.cli.options import print_paths, stdout_console, tune_process
 
 if TYPE_CHECKING:
     from signfade.experiments.studies.runner import Runner
     from signfade.experiments.studies.study import Part
-    from signfade.experiments.training import PlannedRun
 
 __all__ = ["reproduce"]
 
@@ -43,44 +42,34 @@ def reproduce(
     command again to continue. Each study writes a page; that of the paper is OUT/results.md. OUT is
     "reproduction" by default.
     """
-    from signfade.cli.progress import Progress, print_note
-    from signfade.experiments.config import resolve
+    from signfade import api
     from signfade.experiments.studies import catalogue, records
-    from signfade.experiments.studies.runner import Runner, estimate_seconds
-    from signfade.experiments.workers import run_pool
+    from signfade.experiments.studies.runner import Runner
     from signfade.kernels.threads import available_threads
 
     if docs is not None and (quick or seeds is not None or rounds is not None):
         raise ValueError("--docs holds the full studies; it does not go with --quick, --seeds or --rounds")
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs must be 1 or more; got {jobs}")
-    scale = (records.QUICK if quick else records.FULL).changed(seeds, rounds)
-    folder = out or Path("reproduction-quick" if quick else "reproduction")
-    parts = catalogue.choose(names or ["all"]) if names or show else []
-    if not parts:
+    if not names and not show:
         known = ", ".join(one.name for one in catalogue.STUDIES)
         raise ValueError(f'name studies ({known}), tables or figures, or "all"; --list shows them')
-    runner, workers = Runner(folder, scale, docs), jobs or available_threads()
     if show:
-        stdout_console().print(_listing(runner, parts, workers))
+        scale = (records.QUICK if quick else records.FULL).changed(seeds, rounds)
+        runner = Runner(out or Path("reproduction-quick" if quick else "reproduction"), scale, docs)
+        parts = catalogue.choose(names or ["all"])
+        stdout_console().print(_listing(runner, parts, jobs or available_threads()))
         return
-    failed: dict[Path, str] = {}
-    if not render:
-        if any("data" in part.depends for part in parts):  # measured here, not in a run
-            prepare_training(resolve({"data.name": scale.data}))
-
-        def execute(runs: list[PlannedRun]) -> dict[Path, str]:
-            for run in {run.settings.data.name: run for run in runs}.values():
-                prepare_training(run.settings)
-            names = [run.folder.name for run in runs]
-            rounds = [run.settings.rounds for run in runs]
-            seconds = [max(estimate_seconds([run.settings], runner.records), 1e-3) for run in runs]
-            with Progress(names, rounds, work=seconds) as progress:
-                return run_pool.run_all(runs, workers, on_event=progress.event).failed
-
-        failed = runner.run(parts, execute, print_note)
-    written = runner.write(catalogue.STUDIES, parts)
-    print_paths([*written, *(runner.write_docs(catalogue.STUDIES) if docs else [])])
+    tune_process()
+    options: dict[str, Any] = {
+        "seeds": seeds,
+        "rounds": rounds,
+        "jobs": jobs,
+        "quick": quick,
+        "render": render,
+    }
+    written, failed = api.reproduce(names or [], out=out, docs=docs, **options)
+    print_paths(written)
     if failed:
         raise typer.Exit(1)
 
@@ -89,7 +78,7 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
     from rich import box
     from rich.table import Table
 
-    from signfade.cli.progress import duration
+    from signfade.api.progress import duration
     from signfade.experiments.studies.catalogue import STUDIES
     from signfade.experiments.studies.runner import estimate_seconds
 

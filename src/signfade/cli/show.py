@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from signfade.cli.progress import duration
-
 if TYPE_CHECKING:
     from signfade.experiments.theory_table import Dial
 
-__all__ = ["distance_tables", "error_tables", "read_dial", "read_snrs", "summary_text"]
+__all__ = ["distance_tables", "error_tables", "read_dial", "read_snrs"]
 
 _MOST = 1000  # SNRs in one table
-
-
-def summary_text(summary: Mapping[str, Any]) -> str:
-    """Return the summary of a run as one line.
-
-    Example:
-        >>> summary = {"name": "a", "method": "sbfl", "seed": 0, "rounds": 20, "seconds": 4.0}
-        >>> summary |= {"last_accuracy": 0.91, "best_accuracy": 0.92, "uplink_bits": 3_000_000}
-        >>> summary_text(summary)
-        'a, sbfl, seed 0: accuracy 0.910 (best 0.920), 20 rounds in 4.0 s, uplink 3 Mbit in all'
-        >>> summary_text(summary | {"payload_bits": 2_900_000}).rpartition(", ")[2]
-        'uplink 3 Mbit in all (signs and scalars 2.9 Mbit)'
-    """
-    parts = []
-    if summary.get("last_accuracy") is not None:
-        parts.append(f"accuracy {summary['last_accuracy']:.3f} (best {summary['best_accuracy']:.3f})")
-    elif summary.get("last_test_loss") is not None:
-        parts.append(f"excess loss {summary['last_test_loss']:.4g}")
-    if summary.get("last_perplexity") is not None:
-        parts.append(f"perplexity {summary['last_perplexity']:.3g}")
-    if summary.get("last_train_loss") is not None:
-        parts.append(f"training loss {summary['last_train_loss']:.4g}")
-    if not parts and summary.get("median_nmse") is not None:  # no data, only gradients
-        predicted = summary.get("median_nmse_theory")
-        against = "" if predicted is None else f" (predicted {predicted:.3f})"
-        parts.append(f"median error {summary['median_nmse']:.3f}{against}")
-    if summary.get("db_above_limit") is not None:
-        parts.append(f"error {summary['db_above_limit']:.1f} dB above the limit")
-    rounds = "1 round" if summary.get("rounds") == 1 else f"{summary.get('rounds')} rounds"
-    parts.append(f"{rounds} in {duration(summary.get('seconds') or 0.0)}")
-    if summary.get("uplink_bits") is not None:
-        payload = summary.get("payload_bits")
-        of_it = "" if payload is None else f" (signs and scalars {payload / 1e6:.3g} Mbit)"
-        parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit in all{of_it}")
-    return f"{summary.get('name')}, {summary.get('method')}, seed {summary.get('seed')}: {', '.join(parts)}"
 
 
 def read_snrs(text: str) -> NDArray[np.float64]:

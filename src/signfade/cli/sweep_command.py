@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from signfade.cli.options import Out, Overrides, fetch_data, print_paths, stdout_console
+from signfade.cli.options import Out, Overrides, print_paths, stdout_console
 
 if TYPE_CHECKING:
     from signfade.experiments.sweeps import Sweep
@@ -36,36 +36,21 @@ def sweep(
     finished and continues what was stopped or failed.
     """
     from signfade.experiments.sweeps import read_sweep
-    from signfade.experiments.workers.run_pool import choose_engine
 
     plan = read_sweep(file, overrides or [], out)
     if show:
         stdout_console().print(_listing(plan))
         return
-    run_all = choose_engine(engine, address)
-    from signfade.cli.progress import Progress
-    from signfade.experiments.group import group_runs
-    from signfade.experiments.results import gather, load_run, write_results
-    from signfade.experiments.stopping import Interrupted
+    from signfade import api
     from signfade.experiments.table import comparison_table
 
-    runs = [run.planned for run in plan.runs]
-    for settings in {repr(run.settings.data): run.settings for run in runs}.values():
-        fetch_data(settings)
-    try:
-        with Progress([run.title for run in plan.runs], [run.settings.rounds for run in runs]) as progress:
-            outcome = run_all(runs, jobs, on_event=progress.event)
-    except Interrupted:
-        write_results(gather(plan), plan.folder)
-        raise
-    files = write_results(gather(plan, outcome.failed), plan.folder)
-    if outcome.finished:
+    result = api.sweep(plan, engine=engine, jobs=jobs, address=address)
+    if result.runs:
         console = stdout_console()
-        groups = group_runs([load_run(folder) for folder in outcome.finished])
-        console.print(comparison_table(groups, plan.name, console.width))
-    print_paths(files)
+        console.print(comparison_table(result.groups, plan.name, console.width))
+    print_paths(result.files)
     typer.echo(f"a page about them: signfade report {plan.folder}")
-    if outcome.failed:
+    if result.failed:
         raise typer.Exit(1)
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,16 +12,13 @@ from signfade.cli.options import (
     ConfigFile,
     Out,
     Overrides,
-    fetch_data,
     print_paths,
     read_settings,
     stdout_console,
 )
 
 if TYPE_CHECKING:
-    from signfade.experiments.training import PlannedRun
     from signfade.experiments.tuning import Protocol, Score, Trial
-    from signfade.experiments.workers.job_queue import Outcome
 
 __all__ = ["tune"]
 
@@ -63,44 +57,37 @@ def tune(
     again continues what was stopped.
     """
     settings = read_settings(config, overrides, out)
-    from signfade.cli.progress import Progress, print_note
-    from signfade.experiments.comparisons import unused_settings
-    from signfade.experiments.files import folder_name
-    from signfade.experiments.tuning import Protocol, write_tuned
-    from signfade.experiments.tuning import tune as find
-    from signfade.experiments.workers.run_pool import choose_engine
+    from signfade import api
+    from signfade.api.progress import print_note
 
-    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
-    protocol = Protocol(
-        _numbers("--rates", rates),
-        _numbers("--momenta", momenta),
-        () if device_rates is None else _numbers("--device-rates", device_rates),
-        seeds,
-        finalists,
-        target,
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    result = api.tune(
+        names,
+        settings,
+        rates=_numbers("--rates", rates),
+        momenta=_numbers("--momenta", momenta),
+        device_rates=() if device_rates is None else _numbers("--device-rates", device_rates),
+        seeds=seeds,
+        finalists=finalists,
+        target=target,
+        jobs=jobs,
+        out=settings.out,
     )
-    folder = Path(settings.out) / folder_name(f"{settings.name}-tune")
-    run_all = choose_engine("process")
-
-    stages = count()
-
-    def do(runs: Sequence[PlannedRun]) -> Outcome:
-        if next(stages) == 0:  # the whole grid
-            for text in unused_settings(settings, runs):
-                print_note(text)
-        for one in {repr(run.settings.data): run.settings for run in runs}.values():
-            fetch_data(one)
-        with Progress([_title(run) for run in runs], [run.settings.rounds for run in runs]) as progress:
-            return run_all(runs, jobs, on_event=progress.event)
-
-    trials = find(settings, names, protocol, folder, do)
-    files = write_tuned(trials, settings, protocol, folder)
+    trials, protocol = result.trials, result.protocol
     stdout_console().print(_table(trials, protocol))
     edge = [name for name, found in trials.items() if protocol.edges(found[0].point)]
     if edge:
         print_note(f"the best point of {', '.join(edge)} lies at the edge of the grid; widen the grid there")
-    print_paths(files)
-    command = ["signfade", "compare", str(files[0]), "--methods", ",".join(names), "--seeds", str(seeds)]
+    print_paths(result.files)
+    command = [
+        "signfade",
+        "compare",
+        str(result.files[0]),
+        "--methods",
+        ",".join(trials),
+        "--seeds",
+        str(seeds),
+    ]
     typer.echo(f"compare them on fresh seeds: {shlex.join(command)}")
 
 
@@ -109,12 +96,6 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"{option} must be numbers with commas, such as 0.1,0.3,1; got {text!r}") from None
-
-
-def _title(run: PlannedRun) -> str:
-    settings = run.settings
-    rate, momentum = settings.server.learning_rate, settings.server.momentum
-    return f"{settings.method_label}, rate {rate:g}, momentum {momentum:g}, seed {settings.seed}"
 
 
 def _score(score: Score, target: float | None) -> str:

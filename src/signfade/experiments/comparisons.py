@@ -19,7 +19,7 @@ from signfade.experiments.workers import run_pool
 from signfade.experiments.workers.job_queue import JobQueue, OnEvent, Outcome
 from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
 
-__all__ = ["CompareResult", "compare", "plan", "unused_settings"]
+__all__ = ["CompareResult", "compare", "plan", "run_in_turn", "unused_settings"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def compare(runs: Sequence[PlannedRun], jobs: int = 1, *, on_event: OnEvent | No
     `RunFailed` means that all of them failed. One job at a time runs in this process, more run in worker
     processes of one thread each. `on_event` is called with every event.
     """
-    outcome = _in_turn(runs, on_event) if jobs == 1 else run_pool.run_all(runs, jobs, on_event=on_event)
+    do = run_in_turn if jobs == 1 else run_pool.run_all
+    outcome = do(runs, jobs, on_event=on_event)
     for run in runs:
         if run.folder in outcome.refused:
             raise ValueError(f"{_name(run)}: {outcome.failed[run.folder]}")
@@ -126,8 +127,10 @@ def _name(run: PlannedRun) -> str:
     return f"{run.settings.method_label}, seed {run.settings.seed}"
 
 
-def _in_turn(runs: Sequence[PlannedRun], on_event: OnEvent | None) -> Outcome:
-    """Do the runs one after another in this process."""
+def run_in_turn(
+    runs: Sequence[PlannedRun], jobs: int | None = None, *, on_event: OnEvent | None = None
+) -> Outcome:
+    """Do the runs one after another in this process, whatever `jobs` says; a `RunAll` as the others are."""
     queue = JobQueue(runs, on_event)
     while queue.waiting:
         index = queue.next()

@@ -247,23 +247,33 @@ def read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def load(path: Path | None, overrides: Iterable[str] = ()) -> RunSettings:
-    """Return the settings of a TOML file (none: the defaults) with `key=value` overrides on top.
+def load(
+    source: Path | Mapping[str, Any] | None, overrides: Iterable[str] | Mapping[str, Any] = ()
+) -> RunSettings:
+    """Return the settings of a TOML file or of tables (none: the defaults) with overrides on top.
+
+    Overrides are `key=value` texts, or tables.
 
     Example:
         >>> load(None, ["rounds=7", "data.batch=none"]).data.batch is None
         True
+        >>> load({"rounds": 7}, {"data": {"batch": 5}}).data.batch
+        5
     """
     tree: dict[str, Any] = {}
-    if path is not None:
-        tree = read(path)
+    if isinstance(source, Path):
+        tree = read(source)
         if {"base", "grid", "runs"} & tree.keys():
-            raise ConfigError(f"{path} describes many runs; use: signfade sweep {path}")
+            raise ConfigError(f"{source} describes many runs; use: signfade sweep {source}")
         try:
             resolve(tree)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-    given = dict(map(parse_override, overrides))
+            raise ConfigError(f"{source}: {error}") from None
+    elif source is not None:
+        resolve(source)
+        plain = {key: value for key, value in source.items() if key != "variants"}
+        tree = overlay({}, plain) | {"variants": source.get("variants", {})}
+    given = overrides if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
     variants = {name: flatten(table) for name, table in tree.pop("variants", {}).items()}
     # A variant that the overrides do not fit is no mistake before somebody asks for it.
     return resolve(overlay(tree, given)).model_copy(update={"variants": variants})

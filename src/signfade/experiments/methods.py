@@ -9,17 +9,17 @@ from typing import Any
 from signfade.device.compressors import COMPRESSORS
 from signfade.experiments.config import ConfigError, flatten, overlay, resolve
 from signfade.experiments.files import folder_name
-from signfade.registry import is_import_path, load_function
+from signfade.registry import function_name, is_import_path, load_function
 from signfade.server import AGGREGATORS
 from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
 
-__all__ = ["method_folders", "method_layer", "method_settings"]
+__all__ = ["method_folders", "method_layer", "method_settings", "without_preset"]
 
 _FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
 
 
-def _without_preset(settings: RunSettings) -> dict[str, Any]:
-    """The settings as tables, with what their preset decided left open again."""
+def without_preset(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings as tables, with what their preset decided left open again."""
     tree = settings.model_dump(exclude={"variants"})
     preset = settings.method.preset or ""
     for section, decided in {"method": PRESETS.get(preset, {}), **PRESET_TRAINING.get(preset, {})}.items():
@@ -44,7 +44,7 @@ def method_layer(settings: RunSettings, name: str) -> dict[str, Any]:
     if name in PRESETS:
         return {"method.preset": name, "label": name}
     if name in AGGREGATORS.names() or is_import_path(name):
-        return {"method.aggregator": name, "label": name.rpartition(":")[2]}
+        return {"method.aggregator": name, "label": function_name(name)}
     if name in rivals:
         return {"method.aggregator": "ideal", "method.compressor": name, "label": name}
     if name.lower().replace("-", "") in ("fedavg", "fedsgd"):
@@ -73,7 +73,7 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
     if fixed is not None:
         raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")
     replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
-    tree = _without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
+    tree = without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
     chosen = resolve(overlay(tree, layer, f"variants.{name}: "))
     if is_import_path(chosen.method.aggregator):
         load_function(chosen.method.aggregator)  # report a typing error before the first run, not after it

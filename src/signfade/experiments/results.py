@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from signfade.experiments.config import flatten
 from signfade.experiments.files import FolderError, why, write_atomically
 from signfade.experiments.folder import RunFolder
@@ -21,7 +24,7 @@ from signfade.experiments.toml import toml_value
 if TYPE_CHECKING:
     from signfade.experiments.sweeps import Sweep
 
-__all__ = ["find_runs", "gather", "load_run", "to_csv", "to_parquet", "write_results"]
+__all__ = ["columns", "find_runs", "gather", "load_run", "to_csv", "to_parquet", "write_results"]
 
 _ASIDE = ("name", "seed", "method", "smoothing")  # of summary.json: elsewhere in a row, or the same in all
 
@@ -50,6 +53,26 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
         for run in inside:
             found.setdefault(run.resolve(), run)
     return list(found.values())
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return rows as columns; a missing number is NaN.
+
+    Example:
+        >>> found = columns([{"round": 1, "method": "best"}, {"round": 2, "test_accuracy": 0.9}])
+        >>> {key: column.tolist() for key, column in found.items()}
+        {'round': [1, 2], 'method': ['best', None], 'test_accuracy': [nan, 0.9]}
+    """
+    found = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values = [row.get(key) for row in rows]
+        if all(value is None or isinstance(value, int | float) for value in values):
+            whole = all(isinstance(value, int) for value in values)
+            found[key] = np.array(values) if whole else np.array(values, dtype=np.float64)
+        else:
+            found[key] = np.empty(len(values), dtype=object)
+            found[key][:] = values
+    return found
 
 
 def gather(sweep: Sweep, failed: Mapping[Path, str] | None = None) -> list[dict[str, Any]]:

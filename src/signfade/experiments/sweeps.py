@@ -55,12 +55,15 @@ class Sweep:
     runs: tuple[SweepRun, ...]  # seeds of one point together
 
 
-def read_sweep(path: Path, overrides: Iterable[str] = (), out: str | None = None) -> Sweep:
+def read_sweep(
+    path: Path, overrides: Iterable[str] | Mapping[str, Any] = (), out: str | None = None, **own: Any
+) -> Sweep:
     """Return the runs that a sweep file describes; a `base` in it is looked for beside it.
 
-    `overrides`, `key=value` texts, are put on top of the config; `out` replaces the config's own.
+    `overrides`, tables or `key=value` texts, are put on top of the config; `out` replaces the config's own;
+    `own` are `grid`, `runs` and `seeds` in place of the file's.
     """
-    tree = read(path)
+    tree = read(path) | own
     if "variants" in tree:
         raise ConfigError(
             f"{path} has [variants] and is meant for: signfade compare {path}; a sweep has [grid] or [[runs]]"
@@ -70,7 +73,7 @@ def read_sweep(path: Path, overrides: Iterable[str] = (), out: str | None = None
         if not isinstance(tree["base"], str):
             raise ConfigError(f"{path}: base must be the name of a TOML file; got {tree['base']!r}")
         base = read(path.parent / tree["base"])
-    given = dict(map(parse_override, overrides))
+    given = overrides if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
     try:
         return plan_sweep(tree, base=base, given=given, out=out)
     except ConfigError as error:

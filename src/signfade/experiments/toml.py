@@ -13,9 +13,10 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from signfade.registry import is_object
 from signfade.settings import RunSettings
 
-__all__ = ["config_text", "to_toml", "toml_value", "user_files"]
+__all__ = ["config_text", "own_names", "to_toml", "toml_value", "user_files"]
 
 
 def toml_value(value: Any) -> str:
@@ -110,12 +111,23 @@ def to_toml(settings: RunSettings, *, comments: bool = False, given: bool = Fals
     return "\n".join(heads + sections) + "\n"
 
 
+def own_names(settings: RunSettings) -> tuple[str, ...]:
+    """Return the values of the settings that may name code or data of the user's."""
+    method = settings.method
+    return (
+        method.aggregator,
+        method.compressor,
+        settings.attack.kind,
+        settings.model.name,
+        settings.data.name,
+        settings.cell.path_loss,
+    )
+
+
 def user_files(settings: RunSettings) -> dict[str, str]:
     """Return the SHA-256 of each file that the settings name, such as `rule.py` of `rule.py:mine`."""
-    method = settings.method
-    rules = (method.aggregator, method.compressor, settings.attack.kind)
     found = {}
-    for name in (*rules, settings.model.name, settings.data.name, settings.cell.path_loss):
+    for name in own_names(settings):
         file, colon, _ = name.rpartition(":")
         with suppress(OSError):  # a file that cannot be read is reported where it is loaded
             if colon and file.endswith(".py"):
@@ -124,7 +136,13 @@ def user_files(settings: RunSettings) -> dict[str, str]:
 
 
 def config_text(settings: RunSettings) -> str:
-    """Return config.toml of a run: its settings, and the SHA-256 of each file of the user's that it runs."""
+    """Return config.toml of a run: its settings, and the SHA-256 of each file of the user's that it runs.
+
+    A comment names the objects that Python code handed over, which no file can hold.
+    """
     lines = [f'{toml_value(file)} = "{digest}"' for file, digest in user_files(settings).items()]
     text = to_toml(settings.model_copy(update={"variants": {}}))
+    if objects := [name for name in own_names(settings) if is_object(name)]:
+        about = "Handed over as Python objects, which only the program that has them can run again: "
+        text = "\n".join([*_comment(about + ", ".join(objects)), text])
     return "\n".join([text, "[files]  # SHA-256 of your own code", *lines, ""]) if lines else text

@@ -25,7 +25,19 @@ from signfade.experiments.workers.job_queue import Outcome
 from signfade.experiments.workers.run_pool import choose_engine
 from signfade.settings import RunSettings
 
-__all__ = ["MOMENTA", "RATES", "WORDS", "Point", "Protocol", "Score", "Trial", "score", "tune", "write_tuned"]
+__all__ = [
+    "MOMENTA",
+    "RATES",
+    "WORDS",
+    "Point",
+    "Protocol",
+    "Score",
+    "Trial",
+    "score",
+    "title",
+    "tune",
+    "write_tuned",
+]
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)  # wide: a vote's are far below those of an estimate
 MOMENTA = (0.0, 0.5, 0.9)
@@ -264,6 +276,13 @@ def _tuned(settings: RunSettings, points: dict[str, Point]) -> RunSettings:
         if layer["label"] == name:
             del layer["label"]
     return settings.model_copy(update={"variants": settings.variants | variants})
+
+
+def title(run: PlannedRun) -> str:
+    """Return what a run of tuning is called in a table of progress."""
+    settings = run.settings
+    rate, momentum = settings.server.learning_rate, settings.server.momentum
+    return f"{settings.method_label}, rate {rate:g}, momentum {momentum:g}, seed {settings.seed}"
 
 
 def write_tuned(

@@ -138,6 +138,16 @@ class ClassificationTask:
         """Return the model's own initial weights, flat."""
         return self._initial.clone()
 
+    def module(self, weights: Tensor) -> nn.Module:
+        """Return a copy of the model with these weights `[M]` and the merged buffers, ready to predict."""
+        replica = self._replicas.get()
+        try:
+            replica.load(weights, self._buffers, object())
+            module: nn.Module = copy.deepcopy(replica.model).eval()
+            return module
+        finally:
+            self._replicas.put(replica)
+
     def local_updates(
         self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
     ) -> LocalGradients:

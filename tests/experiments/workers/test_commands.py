@@ -16,8 +16,8 @@ import numba.core.event
 import pytest
 from rich.console import Console
 
+from signfade.api.progress import Progress
 from signfade.cli.entry import run as signfade
-from signfade.cli.progress import Progress
 from signfade.experiments.sweeps import read_sweep
 from signfade.experiments.training import PlannedRun, train
 from signfade.experiments.workers import run_pool

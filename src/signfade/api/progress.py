@@ -1,7 +1,12 @@
-"""The progress of runs and downloads, always on stderr: live on a terminal, a line now and then in a log."""
+"""The progress of runs and downloads: live on a terminal and in a notebook, a line now and then in a log.
+
+Terminals and logs get it on stderr.
+"""
 
 from __future__ import annotations
 
+import importlib
+import io
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -40,8 +45,26 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _stderr() -> Console:
-    return Console(stderr=True, highlight=False)
+def _stderr(quiet: bool = False) -> Console:
+    return Console(stderr=True, highlight=False, quiet=quiet, force_jupyter=False)
+
+
+class _Cell:
+    """A text below a notebook's cell that is replaced by the next one."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, what: RenderableType) -> None:
+        """Show something in place of what was shown."""
+        display = importlib.import_module("IPython.display").display
+        with io.StringIO() as text:
+            Console(file=text, width=100, force_jupyter=False).print(what)
+            bundle = {"text/plain": text.getvalue().rstrip()}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
 
 
 def _print(console: Console, text: str) -> None:
@@ -58,7 +81,7 @@ class Progress:
 
     Use as a context. For many runs pass `event` to `run_all` or `compare`; for one run pass `round` and
     `note` to `train`. The time left is that of the work to do at the pace since the first round seen; `work`
-    says how long each run takes, in any unit, by default its number of rounds.
+    says how long each run takes, in any unit, by default its number of rounds. A `quiet` one shows nothing.
     """
 
     def __init__(
@@ -67,12 +90,14 @@ class Progress:
         rounds: Sequence[int],
         console: Console | None = None,
         work: Sequence[float] | None = None,
+        quiet: bool = False,
     ) -> None:
-        self._console = console or _stderr()
+        self._console = console or _stderr(quiet)
+        self._cell = _Cell() if console is None and not quiet and Console().is_jupyter else None
         self._titles, self._rounds = list(titles), list(rounds)
         self._work = [total / count for total, count in zip(work or rounds, rounds)]  # of one round
         self._single = len(self._titles) == 1
-        self._pause = 2.0 if self._single else 10.0  # seconds between two lines in a log
+        self._pause = 0.25 if self._cell else 2.0 if self._single else 10.0  # seconds between two lines
         runs = len(self._titles)
         self._states, self._done = ["waiting"] * runs, [0] * runs
         self._texts = [""] * runs  # the latest metrics of each
@@ -84,7 +109,7 @@ class Progress:
         self._began = time.monotonic()
         self._printed = 0.0 if self._single else self._began
         live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
-        self._live = live if self._console.is_terminal else None
+        self._live = live if self._console.is_terminal and not quiet else None
         self._compiling = tell_compiling(self.note)
 
     def __enter__(self) -> Progress:
@@ -98,7 +123,9 @@ class Progress:
         self._compiling.__exit__(None, None, None)
         if self._live is not None:
             self._live.stop()
-        if not self._single and error is None:
+        if self._cell is not None:
+            self._cell.show(self.render())
+        elif not self._single and error is None:
             _print(self._console, f"{self._counts()} in {duration(time.monotonic() - self._began)}")
 
     def round(self, record: dict[str, Any]) -> None:
@@ -137,7 +164,10 @@ class Progress:
         last = self._single and round == self._rounds[0]
         if self._live is None and (last or now - self._printed >= self._pause):
             self._printed = now
-            _print(self._console, self._line())
+            if self._cell is None:
+                _print(self._console, self._line())
+            else:
+                self._cell.show(self.render())
 
     def _metrics(self, record: dict[str, Any]) -> str:
         """The most telling metric of a round; for a single run the loss or error, and the last accuracy."""
@@ -153,7 +183,7 @@ class Progress:
             self._texts[index] = ""  # the note above the table says why
         elif kind == "skipped":
             self._texts[index] = "was finished"
-        elif self._live is None and not self._single:
+        elif self._live is None and self._cell is None and not self._single:
             metrics = f" ({self._texts[index]})" if self._texts[index] else ""
             _print(self._console, f"{self._titles[index]}: finished{metrics}")
 
