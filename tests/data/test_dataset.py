@@ -68,7 +68,8 @@ def test_a_class_seen_only_in_the_test_counts(folder: Path) -> None:
 
 
 def test_mnist_in_a_named_folder_is_checked_too(folder: Path, hashes: dict[str, str]) -> None:
-    assert load("mnist", folder, sources=Sources(hashes, (), "")).name == "mnist"
+    files = {f"{part}-{'idx1' if 'labels' in part else 'idx3'}-ubyte": hashes[part] for part in hashes}
+    assert load("mnist", folder, sources=Sources(files)).name == "mnist"
     with pytest.raises(DataError, match=r"wrong SHA-256: .*`signfade data fetch mnist`.*data.name idx"):
         load("mnist", folder)  # these are not the real files
     with pytest.raises(DataError, match="has no file train-images-idx3-ubyte"):
@@ -78,7 +79,7 @@ def test_mnist_in_a_named_folder_is_checked_too(folder: Path, hashes: dict[str, 
 def test_idx_needs_a_folder_and_names_are_known() -> None:
     with pytest.raises(DataError, match=r"set data\.folder"):
         load("idx")
-    with pytest.raises(ValueError, match=r"data.name must be one of digits, mnist, idx, .*; got 'minst'"):
+    with pytest.raises(ValueError, match=r"data.name must be one of digits, idx, mnist, .*; got 'minst'"):
         load("minst")
 
 

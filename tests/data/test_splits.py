@@ -188,7 +188,7 @@ def test_many_devices_are_quick() -> None:
         ([0, 0, 0, 1], 2, "two-chunks", "devices must be at most 1, the size of the smallest class"),
         ([0, 1], 1, "three-chunks", "how must be one of 'two-chunks', 'iid', 'dirichlet'"),
         ([0.5, 1.0], 1, "iid", "labels must be a list of integers; got float64"),
-        ([[0, 1]], 1, "iid", "labels must be a list of integers"),
+        ([[0, 1]], 1, "dirichlet", "labels must be a list of integers"),
         ([], 1, "iid", "labels must be a list of integers|number of samples, 0"),
     ],
 )

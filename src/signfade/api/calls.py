@@ -491,12 +491,14 @@ def reproduce(
 
 def fetch_data(settings: RunSettings) -> None:
     """Fetch the data of a run if it is not on this machine, and show the progress."""
-    if settings.data.name == "mnist" and settings.data.folder is None:
-        from signfade.data import available, fetch
+    from signfade.data import DATASETS, cache_folder
 
-        if next(entry for entry in available() if entry.name == "mnist").where is None:
-            with Downloads() as downloads:
-                fetch("mnist", progress=downloads.progress, note=downloads.note)
+    source = DATASETS.built_in(settings.data.name)
+    if source is None or source.fetch is None or source.where is None or settings.data.folder is not None:
+        return
+    if source.where(cache_folder()) is None:
+        with Downloads() as downloads:
+            source.fetch(None, progress=downloads.progress, note=downloads.note)
 
 
 def _place(name: str, folder: StrPath | None, out: StrPath | None) -> Place:

@@ -17,21 +17,22 @@ data_app = typer.Typer(help="Data sets on this machine.", no_args_is_help=True)
 
 @data_app.command("list")
 def data_list() -> None:
-    """List the data sets that a run can name, and where they are."""
+    """List the data sets that a run can name, where they are, their licences and whom to cite."""
     from rich import box
     from rich.table import Table
 
     from signfade.data import available
 
-    table = Table("name", "what", "where", box=box.SIMPLE)
+    table = Table("name", "what", "where", "licence", "cite", box=box.SIMPLE)
     for entry in available():
-        table.add_row(entry.name, entry.description, entry.where or f"signfade data fetch {entry.name}")
+        where = entry.where or f"signfade data fetch {entry.name}"
+        table.add_row(entry.name, entry.description, where, entry.licence, entry.citation)
     stdout_console().print(table)
 
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, Argument(help="mnist")],
+    name: Annotated[str, Argument(help="A name from `signfade data list`.")],
     folder: Annotated[Path | None, Option(metavar="DIR", help="Folder; the cache by default.")] = None,
 ) -> None:
     """Download a data set once; its files are checked by SHA-256."""

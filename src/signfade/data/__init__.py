@@ -1,13 +1,25 @@
-"""What the devices hold: labelled image sets, the paper's regression, and how samples are dealt out."""
+"""What the devices hold: labelled sets, the paper's regression, and how samples are dealt out."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-from signfade.data.dataset import DATASETS, Available, Dataset, DataSource, available, cache_folder, load
+from signfade.data.dataset import (
+    DATASETS,
+    Available,
+    Dataset,
+    DataSource,
+    available,
+    cache_folder,
+    fetch,
+    load,
+)
+from signfade.data.download import Limits
+from signfade.data.fetching import Sources
 from signfade.data.idx import DataError, read_idx, read_idx_set, write_idx
-from signfade.data.mnist import MNIST, Sources, fetch
+from signfade.data.images import CIFAR10, FASHION_MNIST, MNIST
+from signfade.data.packages import Package
 from signfade.data.plot import count_classes, plot_split
 from signfade.data.regression import RegressionData, make_regression
 from signfade.data.splits import Split, split
@@ -17,12 +29,16 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "CIFAR10",
     "DATASETS",
+    "FASHION_MNIST",
     "MNIST",
     "Available",
     "DataError",
     "DataSource",
     "Dataset",
+    "Limits",
+    "Package",
     "RegressionData",
     "Sources",
     "Split",

@@ -17,7 +17,7 @@ from torch import Tensor
 from signfade import keys
 from signfade.registry import Registry, user_code
 
-__all__ = ["DATASETS", "Available", "DataSource", "Dataset", "available", "cache_folder", "load"]
+__all__ = ["DATASETS", "Available", "DataSource", "Dataset", "available", "cache_folder", "fetch", "load"]
 
 _TENSORS = ("train_x", "train_y", "test_x", "test_y")
 _DIGITS_TEST = 360
@@ -68,13 +68,20 @@ class DataSource:
             labelled samples.
         where: From the cache folder to where the set is on this machine (None: not yet here); None for
             what `signfade data list` does not list.
+        fetch: From a folder (None: the cache) and the options of the function `fetch` to the folder with the
+            files; None where there is nothing to fetch.
         shape: Shape of a sample and number of classes, where they are known without loading.
+        licence: Under what terms the set may be used.
+        citation: Whom to cite.
     """
 
     help: str
     load: Callable[..., Dataset] | None = None
     where: Callable[[Path], str | None] | None = None
+    fetch: Callable[..., Path] | None = None
     shape: tuple[tuple[int, ...], int] | None = None
+    licence: str = ""
+    citation: str = ""
 
 
 class Available(NamedTuple):
@@ -83,6 +90,8 @@ class Available(NamedTuple):
     name: str
     description: str
     where: str | None
+    licence: str
+    citation: str
 
 
 def _adopt(path: str, function: Callable[..., Any]) -> DataSource:
@@ -104,9 +113,10 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset
 
     - `digits`: 1797 images of 8 x 8 that come with scikit-learn; 1437 to train and 360 to test, each class in
       proportion, by a split that is always the same.
-    - `mnist`: from `folder` if named, else from the cache, else fetched; SHA-256 checked every time. Its
-      options are those of `fetch`, and `download=False`, which keeps it from fetching.
-    - `idx`: the four IDX files in `folder`, plain or `.gz`; Fashion-MNIST, for one.
+    - `mnist` and the others that `fetch` knows: from `folder` if named, else from the cache, else fetched;
+      SHA-256 checked every time. Their options are those of `fetch`, and `download=False`, which keeps them
+      from fetching.
+    - `idx`: the four IDX files in `folder`, plain or `.gz`; EMNIST, for one.
 
     Raises a `DataError` where files are missing or damaged.
 
@@ -120,6 +130,33 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Dataset
         labelled = ", ".join(other for other, entry in DATASETS.items() if entry.load and entry.where)
         raise ValueError(f"{name} has no classes; data.name must be one of {labelled}")
     return source.load(folder, **options)
+
+
+def fetch(name: str, folder: str | Path | None = None, **options: Any) -> Path:
+    """Make sure that a data set is on this machine, and return the folder that holds its files.
+
+    What is already there and right stays; each file is checked by SHA-256 before it takes its name. Any
+    number of processes may fetch at once: each file appears whole, and all write the same.
+
+    Args:
+        name: a set that is fetched, such as `mnist`; the others need no fetching.
+        folder: where to put the files; None puts them in the cache. A file that is there and is not the set's
+            is never replaced, except in the cache.
+        options: `cache`, see `cache_folder`; `progress(file, bytes, bytes in all)`, called with every piece
+            of a download; `note(line)`, called when a source fails or a damaged file is replaced, which
+            otherwise goes to the log; `sources`, where from.
+
+    Example:
+        >>> fetch("digits")
+        Traceback (most recent call last):
+        ...
+        ValueError: digits needs no fetching; what does: mnist, fashion-mnist, cifar10
+    """
+    source = DATASETS.find(name)
+    if source.fetch is None:
+        others = ", ".join(other for other, entry in DATASETS.items() if entry.fetch)
+        raise ValueError(f"{name} needs no fetching; what does: {others}")
+    return source.fetch(folder, **options)
 
 
 def cache_folder(cache: str | Path | None = None) -> Path:
@@ -140,14 +177,18 @@ def cache_folder(cache: str | Path | None = None) -> Path:
 def available(cache: str | Path | None = None) -> list[Available]:
     """List the data sets that a run can name, and where they are.
 
-    MNIST counts as here if its four files are in the cache; they are verified when loaded.
+    A set that is fetched counts as here if its files are in the cache; they are verified when loaded.
 
     Example:
         >>> [entry.name for entry in available()]
-        ['digits', 'mnist', 'idx', 'regression', 'gaussian']
+        ['digits', 'idx', 'mnist', 'fashion-mnist', 'cifar10', 'regression', 'gaussian']
     """
     home = cache_folder(cache)
-    return [Available(name, entry.help, entry.where(home)) for name, entry in DATASETS.items() if entry.where]
+    return [
+        Available(name, entry.help, entry.where(home), entry.licence, entry.citation)
+        for name, entry in DATASETS.items()
+        if entry.where
+    ]
 
 
 def _digits(folder: object, **options: Any) -> Dataset:
@@ -179,10 +220,16 @@ def _own(folder: object, **options: Any) -> Dataset:
     raise ValueError('data.name "own" stands for the data of a Flower app, which only that app can load')
 
 
-_ABOUT = "1797 handwritten digits, 8 x 8 pixels"
 DATASETS.add(
     "digits",
-    DataSource(_ABOUT, _digits, where=lambda cache: "comes with scikit-learn", shape=((1, 8, 8), 10)),
+    DataSource(
+        "1797 handwritten digits, 8 x 8 pixels",
+        _digits,
+        where=lambda cache: "comes with scikit-learn",
+        shape=((1, 8, 8), 10),
+        licence="CC BY 4.0",
+        citation="Alpaydin and Kaynak, UCI Machine Learning Repository, 1998",
+    ),
 )
 # Set by Flower apps, not by people.
 DATASETS.add("own", DataSource("the data of a Flower app, which only that app can load", _own), listed=False)

