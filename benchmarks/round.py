@@ -1,11 +1,12 @@
-"""What a simulated round costs beside the bare gradients in it, measured in turn in one run.
+"""What a simulated round costs beside the bare local training in it, measured in turn in one run.
 
     python benchmarks/round.py [--rounds 15] [--json FILE]
 
 Each line is one method on the paper's network (K = 20, batch 32, random images, metrics on, evaluation
-excluded): the median over rounds of a whole round's time over that of the gradients alone, with the
-quartiles; and the same of the CPU time of all threads, the least of the rounds, which other programs disturb
-less but which does not see a core that waits.
+excluded), with one gradient or E local steps: the median over rounds of a whole round's time over that of the
+local training alone, with the quartiles; and the same of the CPU time of all threads, the least of the rounds,
+which other programs disturb less but which does not see a core that waits. The last lines compare private
+rotations with a shared one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "sbfl, 4-bit scalars, per layer": {"aggregator": "sbfl", "side_bits": 4, "scales": "layer"},
     "sbfl, rotated": {"aggregator": "sbfl", "rotation": "shared"},
     "best (rotated, joint soft bits)": {"preset": "best"},
+    "private rotations": {"preset": "best", "rotation": "private"},
+    "best, E = 10": {"preset": "best"},
+    "private rotations, E = 10": {"preset": "best", "rotation": "private"},
+}
+# Private rotations over the same round with a shared one, CPU time.
+PAIRS = {
+    "private rotations": "best (rotated, joint soft bits)",
+    "private rotations, E = 10": "best, E = 10",
 }
 
 
@@ -43,13 +52,15 @@ def images(count: int = 6000) -> Dataset:
     return Dataset(x, y, x[:100], y[:100], classes=10, name="random")
 
 
-def experiment(dataset: Dataset, method: dict[str, Any]) -> Experiment:
-    settings = RunSettings.model_validate(
-        {"rounds": 10**6, "method": method, "eval": {"every": 10**6}, "server": {"learning_rate": 1e-5}}
-    )
+def experiment(dataset: Dataset, name: str) -> Experiment:
+    steps = int(name.partition("E = ")[2] or 1)
+    tree = {"rounds": 10**6, "method": METHODS[name], "device": {"local_steps": steps}}
+    tree |= {"eval": {"every": 10**6}, "server": {"learning_rate": 1e-5}}
+    settings = RunSettings.model_validate(tree)
     who = split(dataset.train_y, settings.data.devices, "iid", seed=0)
     model = build_model("paper-cnn", dataset.input_shape, 10, seed=0)
-    return Experiment(settings, ClassificationTask(dataset, who, model, 32, seed=0, workers=2))
+    task = ClassificationTask(dataset, who, model, 32, seed=0, workers=2, local=settings.device)
+    return Experiment(settings, task)
 
 
 def added(run: Experiment, devices: np.ndarray, rounds: int = 60) -> list[float]:
@@ -64,7 +75,7 @@ def main() -> None:
     options = arguments(__doc__, rounds=15).parse_args()
     tune_allocator()
     dataset = images()
-    runs = {name: experiment(dataset, method) for name, method in METHODS.items()}
+    runs = {name: experiment(dataset, name) for name in METHODS}
     devices = np.arange(20)
 
     def bare(run: Experiment) -> None:
@@ -82,7 +93,7 @@ def main() -> None:
         for name, run in runs.items():
             alone = partial(bare, run)
             before, whole, after = timed(alone), timed(run.advance), timed(alone)
-            gradients += [before[0], after[0]]
+            gradients += [] if run.settings.device.trains else [before[0], after[0]]
             ratios[name].append(whole[0] / ((before[0] + after[0]) / 2))
             cpu[name].append((whole[1], before[1]))
     print(f"bare gradients of a round: {1e3 * statistics.median(gradients):.0f} ms (median)")
@@ -92,6 +103,11 @@ def main() -> None:
         worked = min(pair[0] for pair in cpu[name]) / min(pair[1] for pair in cpu[name])
         table[name] = {"median": middle, "quartiles": [low, high], "cpu": worked}
         print(f"{name:<34} {middle:.3f}   [{low:.3f}, {high:.3f}]   CPU {worked:.3f}")
+    print("whole rounds, CPU time")
+    for private, shared in PAIRS.items():
+        least = [min(whole for whole, _ in cpu[name]) for name in (private, shared)]
+        table[private]["over_shared"] = least[0] / least[1]
+        print(f"{private} over {shared}: {least[0] / least[1]:.3f}")
     print("what a round adds to gradients that are there already, ms (first decile): clock, CPU")
     for name, run in runs.items():
         table[name] |= {"added_ms": [1e3 * part for part in added(run, devices)]}

@@ -76,6 +76,15 @@ def test_rotated_rivals_have_their_published_errors(name: str, rate: float, publ
     assert nmse.std() / math.sqrt(40) < 0.02 * published
 
 
+@pytest.mark.parametrize(("name", "rate"), [("qsgd", 1), ("drive", 1), ("eden", 0.1), ("eden", 2)])
+def test_gradients_of_any_size_are_sent_alike(name: str, rate: float) -> None:
+    """A power of two changes no digit, and no square of a large float overflows."""
+    g = normal(2, 640).float()
+    plain, large = compress(name, g, rate), compress(name, g * 2.0**110, rate)
+    assert torch.equal(large.values, plain.values * 2.0**110)
+    assert torch.equal(large.bits, plain.bits)
+
+
 def test_drive_is_its_formula() -> None:
     g = normal(3, 100)
     sent = compress("drive", g, seed=5)

@@ -391,7 +391,7 @@ def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
         train(load(None, [*tree, f"method.aggregator={name}"]), tmp_path / name)
     groups = group_runs([load_run(tmp_path / name) for name in ("sbfl", "signsgd")])
     words = sent_items(groups)
-    assert words.headers == ("method", "all", "signs", "scalars", "header", "pilots")
+    assert words.headers == ("method", "all", "weights", "scalars", "header", "pilots")
     assert words.rows == (
         ("sbfl", "0.164", "0.010", "0.064", "0.086", "0.004"),
         ("signsgd", "0.100", "0.010", "0.000", "0.086", "0.004"),
@@ -402,7 +402,7 @@ def test_what_was_sent_is_told_by_item(tmp_path: Path) -> None:
     rows = comparison(groups)
     cells = dict(zip(rows.headers, rows.rows[0]))
     assert cells["uplink per device (Mbit)"] == "0.00049"  # 3 rounds of 164 bits
-    assert cells["signs and scalars alone (Mbit)"] == "0.00022"  # of 74
+    assert cells["weights and scalars alone (Mbit)"] == "0.00022"  # of 74
 
 
 def test_a_run_of_version_0_1_is_left_out_with_a_word(tmp_path: Path) -> None:

@@ -108,7 +108,6 @@ def test_auto_takes_the_smaller_predicted_error() -> None:
     from signfade.server.joint.correlation import CorrelationState, initial_correlation
 
     model = Rotated(harmonics(np.full(4, 10.0)), np.ones(4), np.eye(4))
-    assert better_rotation(None, model) == "private"
     agree = CorrelationState(
         torch.full((4, 4), 0.8).fill_diagonal_(0), torch.full((4, 4), 1e6).fill_diagonal_(0)
     )

@@ -10,7 +10,7 @@ import torch
 
 from signfade.device import Encoder, Message
 from signfade.server import bound_scalars, initial_scalars
-from signfade.settings import AttackSettings, MethodSettings
+from signfade.settings import AttackSettings, MethodSettings, RunSettings
 from signfade.simulation.attacks import Attackers, choose_attackers
 
 SIZE = 61
@@ -152,3 +152,18 @@ def test_attackers_are_drawn_once_a_run() -> None:
 def test_attacks_that_are_none_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AttackSettings(**options)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "what"),
+    [
+        ({"aggregator": "signsgd"}, "mean-shift", "means"),
+        ({"aggregator": "signsgd"}, "scale-inflation", "scales"),
+        ({"preset": "low-rate"}, "mean-shift", "means"),
+    ],
+)
+def test_attacks_on_what_nobody_sends_are_refused(method: dict[str, Any], kind: str, what: str) -> None:
+    attack = {"kind": kind, "strength": 10.0}
+    RunSettings.model_validate({"method": {"aggregator": "sbfl"}, "attack": attack})
+    with pytest.raises(ValueError, match=f'must not be "{kind}" .* devices send no {what}'):
+        RunSettings.model_validate({"method": method, "attack": attack})

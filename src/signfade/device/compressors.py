@@ -21,7 +21,7 @@ from torch import Tensor
 
 from signfade.registry import Registry, user_code
 
-__all__ = ["COMPRESSORS", "Compressed", "Compressor"]
+__all__ = ["COMPRESSORS", "Compress", "Compressed", "Compressor"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, wraps
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from signfade.device.bits import sign
-from signfade.device.compressors import COMPRESSORS, Compressed, Compressor
+from signfade.device.compressors import COMPRESSORS, Compress, Compressed, Compressor
 from signfade.device.lloyd_max import LloydMaxQuantizer
 from signfade.device.rotation import rotate, rotated_size, unrotate
 
@@ -82,6 +82,23 @@ def qsgd_levels(rate: float, size: int) -> int:
     return max(1, bisect_right(steps, rate * size, key=lambda s: qsgd_bits(s, size)))
 
 
+def _at_unit_peak(compress: Compress) -> Compress:
+    """Give a compressor gradients whose largest weight is near 1, so that no square or sum overflows.
+
+    Powers of two change no digit.
+    """
+
+    @wraps(compress)
+    def scaled(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
+        peak = gradients.abs().amax(dim=1, keepdim=True)
+        exponent = torch.frexp(peak).exponent.clamp(-100, 100)  # 2**128 is no float
+        sent = compress(torch.ldexp(gradients, -exponent), streams, rate)
+        return Compressed(torch.ldexp(sent.values, exponent), sent.bits)
+
+    return scaled
+
+
+@_at_unit_peak
 def qsgd(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
     """QSGD: s levels with random rounding, unbiased, gradients `[k, M]`.
 
@@ -145,6 +162,7 @@ def scaled_sign(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
     return Compressed(scale * sign(gradients), torch.full((len(gradients),), gradients.shape[1] + FLOAT_BITS))
 
 
+@_at_unit_peak
 def eden(gradients: Tensor, streams: Streams, rate: float) -> Compressed:
     """EDEN: each device its own rotation R, Lloyd-Max levels of N(0, 1), an unbiased scale; `[k, M]`.
 

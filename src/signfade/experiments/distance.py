@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from signfade.experiments.group import Group
 from signfade.server import AGGREGATORS
+from signfade.server.joint.weighted import combine_bits
 from signfade.settings import RunSettings
 from signfade.theory.dial import dial_uses, equal_correlation
 from signfade.theory.joint import JointMoments, given_moments, vote_moments
@@ -55,13 +56,9 @@ def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> t
         first, combine = (1 - 2 * method.flip) * first, None
         if joint:  # the best weights on signals or soft bits
             agreed = 1 / np.hypot(1, method.sign_noise)
-            both = np.outer(first, first) * (2 / np.pi) * np.arcsin(agreed**2 * r)
-            np.fill_diagonal(both, second)
             root = np.sqrt(np.maximum(second, 1e-300))
-            seen = agreed * np.sqrt(2 / np.pi) * first * (r @ ones)
-            combine = (
-                np.linalg.solve(both / np.outer(root, root) + 1e-9 * np.eye(devices), seen / root) / root
-            )
+            seen = agreed * np.sqrt(2 / np.pi) * (r @ ones)
+            combine = combine_bits(first / root, seen, agreed**2 * r) / root
         law = {"combine": combine, "noise": method.sign_noise}
         return given_moments(first, second, ones, r, **law).cut(1.0, method.part)  # type: ignore[arg-type]
 

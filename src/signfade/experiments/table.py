@@ -35,7 +35,7 @@ _SHORT = {  # headers for the terminal, and what they stand for
     "excess loss, last": ("last", "excess loss at the end"),
     "excess loss, best": ("best", "at its best"),
     "uplink per device (Mbit)": ("Mbit", "sent by a device"),
-    "signs and scalars alone (Mbit)": ("payload", "Mbit of signs and scalars in it"),
+    "weights and scalars alone (Mbit)": ("payload", "Mbit of weights and scalars in it"),
     "cosine": ("cosine", "of the estimate and the true sum"),
     "error, measured": ("error", "of the estimate, squared and normalised"),
     "error, predicted": ("theory", "predicts this error"),
@@ -106,7 +106,7 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
         ]
     columns += [
         ("uplink per device (Mbit)", lambda g: spread_text(_uplink_mbit(g, "uplink_bits"), 2)),
-        ("signs and scalars alone (Mbit)", lambda g: spread_text(_uplink_mbit(g, "payload_bits"), 2)),
+        ("weights and scalars alone (Mbit)", lambda g: spread_text(_uplink_mbit(g, "payload_bits"), 2)),
         ("cosine", lambda g: spread_text(g.values("cosine"), digits)),
         ("error, measured", lambda g: spread_text(g.values("nmse"), digits)),
         ("error, predicted", lambda g: spread_text(g.values("nmse_theory"), digits)),
@@ -192,7 +192,8 @@ def sent_items(groups: Sequence[Group]) -> Comparison:
     """
     found = {key: [_kbit(group, key) for group in groups] for key in BIT_KEYS if key != "payload_bits"}
     shown = {key: column for key, column in found.items() if any(column)}
-    names = ["all" if key == "uplink_bits" else key.removeprefix("bits.") for key in shown]
+    words = {"uplink_bits": "all", "bits.signs": "weights"}  # signs, or a digital message about the weights
+    names = [words.get(key, key.removeprefix("bits.")) for key in shown]
     if len(shown) < 2:  # no items
         return Comparison(("method",), tuple((group.label,) for group in groups), ())
     rows = [

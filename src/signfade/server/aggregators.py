@@ -119,6 +119,13 @@ def check_settings(settings: RunSettings) -> None:
         for key in ("bound_scales", "reliability"):
             if getattr(defence, key):
                 raise ValueError(f"defence.{key} must be false with {name}, the honest sum")
+    kind, means = settings.attack.kind, rule.sends_scalars and not method.dialled
+    if (kind == "mean-shift" and not means) or (kind == "scale-inflation" and not rule.sends_scalars):
+        what = "means" if kind == "mean-shift" else "scales"
+        raise ValueError(
+            f'attack.kind must not be "{kind}" with these settings of method: devices send no {what}, so it '
+            "would do nothing; sign-flip attacks every method"
+        )
     if rule.sends == "signs":
         if method.error_feedback > 0:
             raise ValueError(

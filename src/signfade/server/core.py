@@ -192,11 +192,13 @@ class Server:
         *,
         link: Link | None = None,
         fresh: NDArray[np.bool_] | None = None,
+        rotation_keys: NDArray[np.uint64] | None = None,
     ) -> Received:
         """Let a message pass through the air.
 
         `devices` are those that send, ascending, and `weights` their `alpha_k`, `[K]` each. The links are
-        drawn from the cell if `link` is None; `fresh` tells whose gradient is at the round's weights.
+        drawn from the cell if `link` is None; `fresh` tells whose gradient is at the round's weights;
+        `rotation_keys` spare drawing them again.
         """
         t, seed = memory.round, self.settings.seed
         link = self.radio.link(devices, t) if link is None else link
@@ -212,7 +214,7 @@ class Server:
             t,
             memory.weights,
             np.ones(len(devices), dtype=bool) if fresh is None else fresh,
-            self.rotation_keys(memory, devices),
+            self.rotation_keys(memory, devices) if rotation_keys is None else rotation_keys,
             stream_key(seed, "ties", t),
         )
 

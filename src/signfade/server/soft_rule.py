@@ -192,10 +192,8 @@ def _invert(seen: np.ndarray, ratios: np.ndarray) -> np.ndarray:
     return np.asarray(r)
 
 
-def better_rotation(memory: CorrelationState | None, model: Rotated) -> str:
+def better_rotation(memory: CorrelationState, model: Rotated) -> str:
     """Return "private" or "shared", whichever has the smaller predicted error for what is known so far."""
-    if memory is None:
-        return "private"
     ones, correlation = np.ones(len(model.std)), known_correlation(memory).numpy()
     errors = {}
     for name in ("private", "shared"):

@@ -82,7 +82,8 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     truth = Truth(observer.total, correlation, honest, priors)
     message = simulation.attackers.change(honest, encoder, present.devices, t)
     link = clients.availability.limit(server.radio.link(present.devices, t), present.devices, t)
-    received = server.transmit(memory, message, present.devices, alpha, link=link, fresh=present.began == t)
+    known = {"link": link, "fresh": present.began == t, "rotation_keys": rotation}
+    received = server.transmit(memory, message, present.devices, alpha, **known)
     after, estimate, metrics = server.aggregate(memory, received, truth.correlation)
     after = server.step(after, estimate.value, len(shares), memory)
     metrics = {**metrics, **limit_record(simulation, received, truth)}

@@ -6,27 +6,56 @@ import pytest
 
 from signfade.experiments.studies import dial
 from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, family_of
+from signfade.experiments.studies.study import Picture, Table
 
 
 def test_every_run_of_every_cell_resolves_and_has_a_name_of_its_own() -> None:
     for scale in (FULL, QUICK):
-        wants = [want for part in dial.DIAL.parts for want in part.wants(scale, Records())]
-        runs = [want.settings for want in wants]
-        names = {(family_of(run), run.seed) for run in runs}
-        assert len(names) == len(runs) > 20
-    full = [want.settings for want in dial.DIAL.parts[0].wants(FULL, Records())]
+        wants = [want for part in dial.DIAL.parts[1:] for want in part.wants(scale, Records())]
+        names = [(family_of(want.settings), want.settings.seed, want.settings.label) for want in wants]
+        clean = sum("cell.bandwidth_hz" in layer for layer in dial._CELLS.values()) * 3  # methods, shared
+        assert len(names) == len(set(names)) + clean * scale.figure_seeds > 20
+        assert {(want.settings.seed, family_of(want.settings)) for want in wants} == {
+            (want.settings.seed, family_of(want.settings))
+            for want in dial.DIAL.parts[0].wants(scale, Records())
+        }
+    full = [want.settings for want in dial.DIAL.parts[1].wants(FULL, Records())]
     assert {run.device.local_steps for run in full if run.method.preset == "low-rate"} == {30}
 
 
-def test_kbit_to_a_target_are_those_of_the_average_device() -> None:
-    method, cell = "low-rate", dial._CELLS[0]
+def results(kbit: dict[str, float], late: tuple[float, ...] = (0.91, 0.97, 0.9)) -> Results:
+    """Records of the first cell: so many kbit a round and device, and so accurate in the third round."""
     records = Records()
-    for run, late in zip(dial._runs(FULL, cell, method), (0.91, 0.97, 0.8)):
-        curve = {"round": [1, 2, 3], "accuracy": [0.5, 0.7, late]}
-        summary = {"uplink_bits": 20 * 720 * run.rounds, "last_accuracy": late}
-        records.add(Record(run.name, family_of(run), run.seed, run.rounds, summary, curve))
-    row = dial._row(Results(FULL, records, {}), cell, method)
-    assert row[:2] == [method, "3"]
-    assert row[2:4] == ["2.2 (2 of 3 seeds)", "3 (2 of 3 seeds)"]
-    assert row[4:6] == ["2.2 (1 of 3 seeds)", "3 (1 of 3 seeds)"]
-    assert float(row[6]) == pytest.approx(100 * (3 * 1.2 + 0.91 + 0.97 + 0.8) / 9, abs=0.1)
+    for method, each in kbit.items():
+        for run, accuracy in zip(dial._runs(FULL, dial._FIRST, method), late):
+            curve = {"round": [1, 2, 3], "accuracy": [0.5, 0.7, accuracy]}
+            summary = {"uplink_bits": 20 * 1e3 * each * run.rounds, "last_accuracy": accuracy}
+            records.add(Record(run.name, family_of(run), run.seed, run.rounds, summary, curve))
+    return Results(FULL, records, {})
+
+
+def test_kbit_to_a_target_are_those_of_the_average_device() -> None:
+    row = dial._row(results({"low-rate": 0.72}, (0.91, 0.97, 0.8)), dial._FIRST, "low-rate")
+    assert row[:2] == ["low-rate", "3"]
+    assert row[2:4] == ["2.2 ± 0.0 (2 of 3 seeds)", "3.0 ± 0.0 (2 of 3 seeds)"]
+    assert row[4:6] == ["2.2 (1 of 3 seeds)", "3.0 (1 of 3 seeds)"]
+    assert float(row[6].split()[0]) == pytest.approx(100 * (3 * 1.2 + 0.91 + 0.97 + 0.8) / 9, abs=0.1)
+    missed = dial._row(results({"FedAvg": 1.0}, (0.8, 0.8, 0.8)), dial._FIRST, "FedAvg")
+    assert missed[2:6] == ["not in 12 rounds"] * 4
+
+
+def test_the_summary_names_the_rival_with_the_fewest_bits_and_the_ratio_to_fedavg() -> None:
+    found = results(
+        {"low-rate": 0.5, "FedAvg": 1000.0, "DRIVE": 60.0, "EDEN at 0.01 bit": 0.4, "signSGD": 61.0}
+    )
+    table, *figures = dial._summary(found)
+    assert isinstance(table, Table)
+    assert table.rows[0] == [
+        dial._FIRST,
+        "0.9",
+        "1.5 ± 0.0",
+        "3,000 ± 0",
+        "2,000",
+        "1.2 ± 0.0 (EDEN at 0.01 bit)",
+    ]
+    assert [figure.name for figure in figures if isinstance(figure, Picture)] == ["dial", "dial-front"]

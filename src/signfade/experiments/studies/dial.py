@@ -1,114 +1,203 @@
-"""What a model costs in uplink bits: the tables and the figure of docs/dial.md."""
+"""What a model costs in uplink bits: the tables and figures of docs/dial.md."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from statistics import fmean
+from itertools import accumulate
+from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
+from matplotlib.axes import Axes
 
-from signfade.experiments.config import resolve
-from signfade.experiments.studies.drawing import log_axis, new_figure
-from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want
+from signfade.experiments.config import overlay, resolve
+from signfade.experiments.methods import method_settings
+from signfade.experiments.studies.drawing import band, legend_below, log_axis, new_figure
+from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want, curve_of
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
-from signfade.experiments.style import INK, line_style
+from signfade.experiments.style import INK, MUTED, LineStyle, line_style
 from signfade.settings import RunSettings
 
 __all__ = ["DIAL"]
 
 _DATA: dict[str, Any] = tomllib.loads(files(__package__).joinpath("dial.toml").read_text(encoding="utf-8"))
-_CELLS = list(_DATA["cells"])
+_FIRST = "Dirichlet 0.3, 1 MHz"
+_CELLS: dict[str, dict[str, Any]] = {
+    _FIRST: {},
+    "Dirichlet 0.3, 180 kHz": {"cell.bandwidth_hz": 180e3},
+    "Dirichlet 0.3, 10 MHz": {"cell.bandwidth_hz": 10e6},
+    "iid, 1 MHz": {"data.split": "iid"},
+    "two chunks, 1 MHz": {"data.split": "two-chunks"},
+    "K = 100, 10 %, Dirichlet 0.3, 1 MHz": {"data.devices": 100, "data.participation": 0.1},
+}
 _TARGETS = (0.9, 0.95)
+_FASHION = (0.75, 0.8)
+_OURS = ("low-rate", "low-rate at 0.03 bit", "one bit E = 10", "one gradient")
+# Of the other cells: ours, FedAvg with the same steps of each, and the strongest rival of the first cell.
+_ELSEWHERE = ("low-rate", "one bit E = 10", "FedAvg", "FedAvg E = 10", "EDEN at 0.01 bit")
+_ROUNDS = {"FedAvg": 12, "DRIVE": 12, "EF-sign": 12, "one bit E = 10": 25, "FedAvg E = 10": 25}
+_ROUNDS |= {"one gradient": 100}
+_LONG = {"two chunks, 1 MHz": 30}  # all methods alike: devices that disagree need more rounds
 
 
-def _methods(cell: str) -> list[str]:
-    return list(_DATA["compared"]["first" if cell == _CELLS[0] else "others"])
+def _targets(cell: str) -> tuple[float, float]:
+    return _FASHION if "Fashion" in cell else _TARGETS
+
+
+def _methods(cell: str) -> tuple[str, ...]:
+    return tuple(_DATA["variants"]) if cell == _FIRST else _ELSEWHERE
+
+
+def _settings(cell: str, method: str, digits: bool = False) -> RunSettings:
+    """The settings of a method in a cell; a perfect channel is the same at every bandwidth."""
+    clean = _DATA["variants"][method].get("method.aggregator") == "ideal"
+    layer = {key: value for key, value in _CELLS[cell].items() if not (clean and key.startswith("cell."))}
+    layer |= {"data.name": "digits", "model.name": "small-cnn"} if digits else {}
+    return method_settings(resolve(overlay(_DATA, layer)), method)
 
 
 def _runs(scale: Scale, cell: str, method: str) -> list[RunSettings]:
-    tree = _DATA["base"] | _DATA["cells"][cell] | _DATA["methods"][method]
-    tree |= {"label": method, "name": "dial", "rounds": min(tree["rounds"], scale.rounds)}
-    if scale.data == "digits":
-        tree |= {"data.name": "digits", "model.name": "small-cnn"}
-    return [resolve(tree | {"seed": seed}) for seed in range(scale.figure_seeds)]
+    rounds = min(_LONG.get(cell) or _ROUNDS.get(method, 20), scale.rounds)
+    settings = _settings(cell, method, scale.data == "digits").model_copy(update={"rounds": rounds})
+    return [settings.model_copy(update={"seed": seed}) for seed in range(scale.figure_seeds)]
 
 
 def _wants(*cells: str) -> Callable[[Scale, Records], list[Want]]:
     return lambda scale, records: [
-        Want(run, Tier.EXTRA, ours=True, order=_CELLS.index(cell))
+        Want(run, Tier.EXTRA, ours=True, order=list(_CELLS).index(cell))
         for cell in cells
         for method in _methods(cell)
         for run in _runs(scale, cell, method)
     ]
 
 
-def _kbit(record: Record, devices: int) -> float:
-    """Uplink kbit that the average device sends in one round, all items counted."""
-    return (record.value("uplink_bits") or 0.0) / (1e3 * devices * record.rounds)
+@dataclass(frozen=True)
+class _Cost:
+    """What the runs of a method in a cell, one per seed, cost until a target."""
+
+    runs: Sequence[RunSettings]
+    found: Sequence[Record]
+
+    @property
+    def kbit(self) -> list[float]:
+        """Uplink kbit that the average device sends in one round, all items counted."""
+        devices = self.runs[0].data.devices
+        return [(one.value("uplink_bits") or 0.0) / (1e3 * devices * one.rounds) for one in self.found]
+
+    def rounds(self, target: float) -> list[float | None]:
+        """The first evaluated round at or above a target accuracy."""
+        curves = [sorted(one.points("accuracy").items()) for one in self.found]
+        return [next((t for t, value in curve if value >= target), None) for curve in curves]
+
+    def kbit_to(self, target: float) -> list[float | None]:
+        """Uplink kbit until then."""
+        return [t and t * each for t, each in zip(self.rounds(target), self.kbit)]
+
+    def mean_to(self, target: float) -> tuple[float, float] | None:
+        """Mean kbit and rounds to a target, None unless every seed reaches it."""
+        kbit, rounds = self.kbit_to(target), self.rounds(target)
+        return None if None in kbit or not kbit else (fmean(kbit), fmean(rounds))  # type: ignore[type-var]
 
 
-def _reached(record: Record, target: float) -> float | None:
-    """The first evaluated round at or above a target accuracy."""
-    return next((t for t, value in sorted(record.points("accuracy").items()) if value >= target), None)
+def _cost(results: Results, cell: str, method: str) -> _Cost:
+    runs = _runs(results.scale, cell, method)
+    return _Cost(runs, results.records.find_all(runs))
 
 
-def _text(values: Sequence[float | None], digits: int = 0) -> str:
-    """Mean of a number over seeds, or what is missing of it."""
+def _text(values: Sequence[float | None], rounds: int) -> str:
+    """Mean and deviation of a number over seeds; how many seeds do not have it within the rounds."""
     known = [value for value in values if value is not None]
     if not known:
-        return "never" if values else ""
-    shown = f"{fmean(known):.{digits}f}" if fmean(known) < 100 else f"{fmean(known):,.0f}"
+        return f"not in {rounds} rounds"
+    mean, spread = fmean(known), stdev(known) if len(known) > 1 else None
+    digits = 0 if mean >= 100 else 1
+    shown = f"{mean:,.{digits}f}" + ("" if spread is None else f" ± {spread:,.{digits}f}")
     return shown if len(known) == len(values) else f"{shown} ({len(known)} of {len(values)} seeds)"
 
 
 def _row(results: Results, cell: str, method: str) -> list[str]:
-    runs = _runs(results.scale, cell, method)
-    found, devices = results.records.find_all(runs), runs[0].data.devices
-    cells = [method, str(len(found))]
-    for target in _TARGETS:
-        rounds = [_reached(record, target) for record in found]
-        bits = [None if t is None else t * _kbit(record, devices) for t, record in zip(rounds, found)]
-        cells += [_text(bits, 1), _text(rounds)]
-    return [*cells, _text([100 * record.late_accuracy(3) for record in found], 1)] if found else []
+    cost = _cost(results, cell, method)
+    if not cost.found:
+        return []
+    cells, rounds = [method, str(len(cost.found))], cost.runs[0].rounds
+    for target in _targets(cell):
+        cells += [_text(cost.kbit_to(target), rounds), _text(cost.rounds(target), rounds)]
+    end = _text([100 * record.late_accuracy(3) for record in cost.found], rounds)
+    return [*cells, end, str(rounds)]
 
 
 def _table(cell: str) -> Part:
     def render(results: Results) -> list[Block]:
-        heads = [
-            "method",
-            "seeds",
-            *(f"{w} to {t:g}" for t in _TARGETS for w in ("kbit", "rounds")),
-            "end, %",
-        ]
+        targets = [f"{what} to {target:g}" for target in _targets(cell) for what in ("kbit", "rounds")]
+        heads = ["method", "seeds", *targets, "end, %", "rounds"]
         rows = [row for method in _methods(cell) if (row := _row(results, cell, method))]
-        blocks: list[Block] = [Table(heads, rows, name=cell)] if rows else []
-        return [*_figure(results, cell), *blocks] if cell == _CELLS[0] else blocks
+        return [Table(heads, rows, name=cell)] if rows else []
 
-    return Part(f"dial-{_CELLS.index(cell) + 1}", cell, "ours", render, _wants(cell), partial=True)
-
-
-def _figure(results: Results, cell: str) -> list[Block]:
-    with new_figure((7.2, 4.2), results.scale) as (figure, axes):
-        for index, method in enumerate(_methods(cell)):
-            runs = _runs(results.scale, cell, method)
-            curves = [(record, record.points("accuracy")) for record in results.records.find_all(runs)]
-            if not curves:
-                continue
-            rounds = sorted(set.intersection(*(set(points) for _, points in curves)))
-            kbit = fmean(_kbit(record, runs[0].data.devices) for record, _ in curves)
-            mean = [fmean(points[t] for _, points in curves) for t in rounds]
-            style = line_style(index)
-            line = {"color": style.color, "dashes": style.dashes, "marker": style.marker, "markersize": 3}
-            axes.plot(kbit * np.array(rounds), mean, label=method, **line)
-        axes.axhline(0.9, color=INK, linewidth=0.8, linestyle=":")
-        axes.set(xscale="log", xlabel="uplink kbit per device so far", ylabel="test accuracy", ylim=(0, 1))
-        log_axis(axes.xaxis)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7, ncols=2, loc="lower right")
-    return [picture_or_missing(figure, "dial", f"Accuracy against uplink bits, {cell}, mean over seeds")]
+    number = list(_CELLS).index(cell) + 1
+    return Part(f"dial-{number}", cell, "ours", render, _wants(cell), partial=True)
 
 
-DIAL = Study("dial", "The rate dial", "dial", tuple(map(_table, _CELLS)), host="dial.md")
+def _summary(results: Results) -> list[Block]:
+    """One line per cell: kbit to the first target of low-rate, FedAvg and the rival with the fewest bits."""
+    rows = []
+    for cell in _CELLS:
+        target = _targets(cell)[0]
+        ours, fedavg = (_cost(results, cell, method) for method in ("low-rate", "FedAvg"))
+        if not ours.found or not fedavg.found:
+            continue
+        pairs = zip(ours.kbit_to(target), fedavg.kbit_to(target))
+        ratios = [theirs / own for own, theirs in pairs if own and theirs]
+        rivals = {name: _cost(results, cell, name) for name in _methods(cell) if name not in _OURS}
+        costs = {name: mean[0] for name, cost in rivals.items() if (mean := cost.mean_to(target))}
+        best = min(costs, key=costs.__getitem__, default="")
+        columns = [_text(cost.kbit_to(target), cost.runs[0].rounds) for cost in (ours, fedavg)]
+        last = _text(rivals[best].kbit_to(target), 0) + f" ({best})" if best else ""
+        rows.append([cell, f"{target:g}", *columns, f"{fmean(ratios):,.0f}" if ratios else "", last])
+    heads = ["cell", "accuracy", "low-rate, kbit", "FedAvg, kbit", "ratio", "best rival, kbit"]
+    return [Table(heads, rows, name="summary"), *_figures(results)] if rows else []
+
+
+def _figures(results: Results) -> list[Block]:
+    """Accuracy against bits and rounds in the first cell, and the front of both."""
+    costs = {method: _cost(results, _FIRST, method) for method in _methods(_FIRST)}
+    styles = {method: line_style(index) for index, method in enumerate(costs)}
+    with new_figure((7.2, 4.6), results.scale, 1, 2, sharey=True) as (curves, (bits, rounds)):
+        for method, cost in costs.items():
+            if (curve := curve_of(cost.found, "accuracy")) is not None:
+                t, *accuracy = curve
+                band(bits, (fmean(cost.kbit) * t, *accuracy), styles[method], method, (0, 1), 100)
+                band(rounds, curve, styles[method], method, (0, 1), 100)
+        for axes in (bits, rounds):
+            axes.axhline(100 * _TARGETS[0], color=INK, linewidth=0.8, linestyle=":")
+        bits.set(xscale="log", xlabel="uplink kbit per device so far", ylabel="test accuracy (%)")
+        rounds.set(xlabel="round", xlim=(0, 30), ylim=(20, 100))
+        log_axis(bits.xaxis)
+        legend_below(curves, bits, 4)
+    with new_figure((7.2, 4.2), results.scale) as (front, axes):
+        _draw_front(axes, costs, styles)
+    about = f"{_FIRST}, mean over seeds"
+    return [
+        picture_or_missing(curves, "dial", f"Accuracy against uplink bits and rounds, {about}"),
+        picture_or_missing(front, "dial-front", f"Uplink bits against rounds to 90 %, {about}"),
+    ]
+
+
+def _draw_front(axes: Axes, costs: dict[str, _Cost], styles: dict[str, LineStyle]) -> None:
+    """Bits against rounds to the first target, and the methods that no other beats in both."""
+    found = {method: mean for method, cost in costs.items() if (mean := cost.mean_to(_TARGETS[0]))}
+    for method, (kbit, rounds) in found.items():
+        axes.plot(rounds, kbit, styles[method].marker, color=styles[method].color, label=method)
+        axes.annotate(method, (rounds, kbit), (6, 3), textcoords="offset points", fontsize=7)
+    best = sorted((rounds, kbit) for kbit, rounds in found.values())
+    least = list(accumulate((kbit for _, kbit in best), min))
+    front = [point for point, low in zip(best, least) if point[1] == low]
+    axes.step(*zip(*front) if front else ((), ()), where="post", color=MUTED, linewidth=1, zorder=0)
+    axes.set(xscale="log", yscale="log", xlabel="rounds to 90 %", ylabel="uplink kbit per device to 90 %")
+    for axis in (axes.xaxis, axes.yaxis):
+        log_axis(axis, 100 if axis is axes.xaxis else 1e6)
+
+
+_SUMMARY = Part("dial-summary", "What a model costs", "ours", _summary, _wants(*_CELLS), partial=True)
+DIAL = Study("dial", "The rate dial", "dial", (_SUMMARY, *map(_table, _CELLS)), host="dial.md")

@@ -25,8 +25,9 @@ from signfade.server.joint._inputs import check_correlation, mean_term, snr_of, 
 from signfade.server.joint.lowrank import LowRank, solve_low_rank
 from signfade.uplink import Signals, half_llr, symbols
 
-__all__ = ["JointFit", "fit_joint_blmmse", "fit_joint_sbfl", "joint_blmmse", "joint_sbfl"]
+__all__ = ["JointFit", "combine_bits", "fit_joint_blmmse", "fit_joint_sbfl", "joint_blmmse", "joint_sbfl"]
 
+Array = NDArray[np.float64]
 # Added to the diagonal, scaled to ones: noiseless devices with equal gradients make the matrix singular.
 _RIDGE = 1e-9
 _Z = 0.05 * torch.arange(-180, 181, dtype=torch.float64)
@@ -186,6 +187,18 @@ def _add_soft_bits(y: Tensor, h: Tensor, sigma2: Tensor, combine: Tensor) -> Ten
     return torch.from_numpy(total)
 
 
+def combine_bits(shared: Array, seen: Array, correlation: Array) -> Array:
+    """Return the best weights `[K]` on numbers of unit power, one from each device's link.
+
+    `shared_k = E[s_k * f_k]` and `seen_k * shared_k = Cov(sum of gradients, f_k)`; off the diagonal
+    `Cov(f_k, f_j) = (2/pi) * arcsin(r_kj) * shared_k * shared_j`, r being the correlation of what has the
+    signs s.
+    """
+    both = (2 / math.pi) * np.arcsin(correlation) * np.outer(shared, shared)
+    np.fill_diagonal(both, 1 + _RIDGE)
+    return np.asarray(np.linalg.solve(both, shared * seen))
+
+
 def _solve(
     signal: Tensor, power: Tensor, scale: Tensor, correlation: Tensor | LowRank, weights: Tensor | None
 ) -> JointFit:
@@ -209,9 +222,7 @@ def _solve(
         r = check_correlation(correlation, devices)
         seen = r @ target
         # NumPy: on matrices this small a call of torch costs several times one of NumPy.
-        bits = (2 / math.pi) * np.arcsin(r.numpy()) * np.outer(shared.numpy(), shared.numpy())
-        np.fill_diagonal(bits, 1 + _RIDGE)
-        solution = torch.from_numpy(np.linalg.solve(bits, (shared * seen).numpy()))
+        solution = torch.from_numpy(combine_bits(shared.numpy(), seen.numpy(), r.numpy()))
     found = torch.where(power == 0, torch.zeros_like(power), solution / root)
     variance = (math.pi / 2) * float(target @ seen)
     gain = float(solution @ (shared * seen)) / variance if variance > 0 else 0.0
