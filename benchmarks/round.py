@@ -3,10 +3,10 @@
     python benchmarks/round.py [--rounds 15] [--json FILE]
 
 Each line is one method on the paper's network (K = 20, batch 32, random images, metrics on, evaluation
-excluded), with one gradient or E local steps: the median over rounds of a whole round's time over that of the
-local training alone, with the quartiles; and the same of the CPU time of all threads, the least of the rounds,
-which other programs disturb less but which does not see a core that waits. The last lines compare private
-rotations with a shared one.
+excluded), with one gradient or E local steps: the median over rounds of a whole round's time over that of
+the local training alone, with the quartiles; and the same of the CPU time of all threads, the least of the
+rounds, which other programs disturb less but which does not see a core that waits. Then private rotations
+over a shared one.
 """
 
 from __future__ import annotations

@@ -10,8 +10,10 @@ from itertools import accumulate
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
+from signfade.device import Encoder
 from signfade.experiments.config import overlay, resolve
 from signfade.experiments.methods import method_settings
 from signfade.experiments.studies.drawing import band, legend_below, log_axis, new_figure
@@ -19,6 +21,8 @@ from signfade.experiments.studies.records import Record, Records, Results, Scale
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
 from signfade.experiments.style import INK, MUTED, LineStyle, line_style
 from signfade.settings import RunSettings
+from signfade.theory.coding import outage
+from signfade.uplink.radio import make_radio
 
 __all__ = ["DIAL"]
 
@@ -156,7 +160,44 @@ def _summary(results: Results) -> list[Block]:
         last = _text(rivals[best].kbit_to(target), 0) + f" ({best})" if best else ""
         rows.append([cell, f"{target:g}", *columns, f"{fmean(ratios):,.0f}" if ratios else "", last])
     heads = ["cell", "accuracy", "low-rate, kbit", "FedAvg, kbit", "ratio", "best rival, kbit"]
-    return [Table(heads, rows, name="summary"), *_figures(results)] if rows else []
+    return [Table(heads, rows, name="summary"), *_air(results), *_figures(results)] if rows else []
+
+
+def _uses_per_bit(settings: RunSettings) -> float:
+    """Channel uses of a bit that must arrive without error, mean over devices.
+
+    Each device has the code rate that is best for its mean SNR, decoded whenever the capacity of the round's
+    fade allows, and sends its message again until it is.
+    """
+    snr_db = make_radio(settings.cell, settings.data.devices, settings.seed).mean_snr_db
+    rates = np.geomspace(1e-4, 10, 2000)
+    goodput = rates * (1 - outage(4**rates - 1, 10 ** (np.asarray(snr_db)[:, None] / 10)))
+    return float(np.mean(1 / goodput.max(axis=1)))
+
+
+def _air(results: Results) -> list[Block]:
+    """Thousand channel uses to the first target, what must arrive without error coded and sent again."""
+    rows = []
+    for cell in _CELLS:
+        ours, theirs = (_cost(results, cell, method) for method in ("low-rate", "EDEN at 0.01 bit"))
+        if not ours.found or not theirs.found:
+            continue
+        each = [_uses_per_bit(run) for run in ours.runs]
+        size = int(ours.found[0].value("parameters") or 0)
+        signs = Encoder(ours.runs[0].method, (size,)).size / 1e3  # kbit that need no code
+        texts = []
+        for cost, free in ((ours, signs), (theirs, 0.0)):
+            many = zip(cost.found, cost.rounds(_targets(cell)[0]), cost.kbit)
+            uses = [t and t * (free + each[one.seed] * (kbit - free)) for one, t, kbit in many]
+            texts.append(_text(uses, cost.runs[0].rounds))
+        rows.append([cell, f"{fmean(each):.1f}", *texts])
+    heads = [
+        "cell",
+        "uses per bit without error",
+        "low-rate, thousand uses",
+        "EDEN at 0.01 bit, thousand uses",
+    ]
+    return [Table(heads, rows, name="air")] if rows else []
 
 
 def _figures(results: Results) -> list[Block]:
