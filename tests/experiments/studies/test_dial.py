@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from signfade.experiments.studies import dial
 from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, family_of
 from signfade.experiments.studies.study import Picture, Table
+from signfade.uplink.radio import make_radio
 
 
 def test_every_run_of_every_cell_resolves_and_has_a_name_of_its_own() -> None:
@@ -29,7 +31,11 @@ def results(kbit: dict[str, float], late: tuple[float, ...] = (0.91, 0.97, 0.9))
     for method, each in kbit.items():
         for run, accuracy in zip(dial._runs(FULL, dial._FIRST, method), late):
             curve = {"round": [1, 2, 3], "accuracy": [0.5, 0.7, accuracy]}
-            summary = {"uplink_bits": 20 * 1e3 * each * run.rounds, "last_accuracy": accuracy}
+            summary = {
+                "uplink_bits": 20 * 1e3 * each * run.rounds,
+                "last_accuracy": accuracy,
+                "parameters": 62_346,
+            }
             records.add(Record(run.name, family_of(run), run.seed, run.rounds, summary, curve))
     return Results(FULL, records, {})
 
@@ -45,17 +51,23 @@ def test_kbit_to_a_target_are_those_of_the_average_device() -> None:
 
 
 def test_the_summary_names_the_rival_with_the_fewest_bits_and_the_ratio_to_fedavg() -> None:
-    found = results(
-        {"low-rate": 0.5, "FedAvg": 1000.0, "DRIVE": 60.0, "EDEN at 0.01 bit": 0.4, "signSGD": 61.0}
-    )
-    table, *figures = dial._summary(found)
+    kbit = {"low-rate": 0.72, "FedAvg": 1000.0, "DRIVE": 60.0, "EDEN at 0.01 bit": 0.7, "signSGD": 61.0}
+    table, air, *figures = dial._summary(results(kbit))
     assert isinstance(table, Table)
-    assert table.rows[0] == [
-        dial._FIRST,
-        "0.9",
-        "1.5 ± 0.0",
-        "3,000 ± 0",
-        "2,000",
-        "1.2 ± 0.0 (EDEN at 0.01 bit)",
-    ]
+    fewest = "2.1 ± 0.0 (EDEN at 0.01 bit)"
+    assert table.rows[0] == [dial._FIRST, "0.9", "2.2 ± 0.0", "3,000 ± 0", "1,389", fewest]
     assert [figure.name for figure in figures if isinstance(figure, Picture)] == ["dial", "dial-front"]
+    assert isinstance(air, Table)
+    each = float(air.rows[0][1])  # of 720 bits 636 are signs, which need no code
+    assert float(air.rows[0][2].split()[0]) == pytest.approx(3 * (0.636 + each * 0.084), rel=0.03)
+    assert float(air.rows[0][3].split()[0]) == pytest.approx(3 * each * 0.7, rel=0.03)
+
+
+def test_uses_per_bit_are_those_of_messages_sent_again_until_they_arrive() -> None:
+    """By trial: of fades drawn for each device, a message of rate R passes those with capacity R."""
+    settings = dial._settings(dial._FIRST, "low-rate")
+    snr = 10 ** (np.asarray(make_radio(settings.cell, 20, settings.seed).mean_snr_db) / 10)
+    fades = np.sort(np.random.default_rng(0).normal(size=100_000) ** 2)[::-1]  # the best first
+    rates = 0.5 * np.log2(1 + snr[:, None] * fades)  # each is passed by the fades up to its own
+    passed = np.arange(1, len(fades) + 1) / len(fades)
+    assert dial._uses_per_bit(settings) == pytest.approx(np.mean(1 / (rates * passed).max(axis=1)), rel=0.02)

@@ -38,10 +38,18 @@ _CELLS: dict[str, dict[str, Any]] = {
 }
 _TARGETS = (0.9, 0.95)
 _FASHION = (0.75, 0.8)
-_OURS = ("low-rate", "low-rate at 0.03 bit", "one bit E = 10", "one gradient")
+_OURS = ("low-rate", "low-rate tuned", "low-rate at 0.03 bit", "one bit E = 10", "one gradient")
 # Of the other cells: ours, FedAvg with the same steps of each, and the strongest rival of the first cell.
 _ELSEWHERE = ("low-rate", "one bit E = 10", "FedAvg", "FedAvg E = 10", "EDEN at 0.01 bit")
-_ROUNDS = {"FedAvg": 12, "DRIVE": 12, "EF-sign": 12, "one bit E = 10": 25, "FedAvg E = 10": 25}
+_ROUNDS = {
+    "low-rate tuned": 12,
+    "EDEN tuned": 12,
+    "FedAvg": 12,
+    "DRIVE": 12,
+    "EF-sign": 12,
+    "one bit E = 10": 25,
+    "FedAvg E = 10": 25,
+}
 _ROUNDS |= {"one gradient": 100}
 _LONG = {"two chunks, 1 MHz": 30}  # all methods alike: devices that disagree need more rounds
 
@@ -63,7 +71,8 @@ def _settings(cell: str, method: str, digits: bool = False) -> RunSettings:
 
 
 def _runs(scale: Scale, cell: str, method: str) -> list[RunSettings]:
-    rounds = min(_LONG.get(cell) or _ROUNDS.get(method, 20), scale.rounds)
+    usual = _ROUNDS.get(method, 20 if cell == _FIRST else 15)
+    rounds = min(_LONG.get(cell, usual), scale.rounds)
     settings = _settings(cell, method, scale.data == "digits").model_copy(update={"rounds": rounds})
     return [settings.model_copy(update={"seed": seed}) for seed in range(scale.figure_seeds)]
 
