@@ -41,16 +41,8 @@ _FASHION = (0.75, 0.8)
 _OURS = ("low-rate", "low-rate tuned", "low-rate at 0.03 bit", "one bit E = 10", "one gradient")
 # Of the other cells: ours, FedAvg with the same steps of each, and the strongest rival of the first cell.
 _ELSEWHERE = ("low-rate", "one bit E = 10", "FedAvg", "FedAvg E = 10", "EDEN at 0.01 bit")
-_ROUNDS = {
-    "low-rate tuned": 12,
-    "EDEN tuned": 12,
-    "FedAvg": 12,
-    "DRIVE": 12,
-    "EF-sign": 12,
-    "one bit E = 10": 25,
-    "FedAvg E = 10": 25,
-}
-_ROUNDS |= {"one gradient": 100}
+_ROUNDS = dict.fromkeys(("low-rate tuned", "EDEN tuned", "FedAvg", "DRIVE", "EF-sign"), 12)
+_ROUNDS |= {"one bit E = 10": 25, "FedAvg E = 10": 25, "one gradient": 100}
 _LONG = {"two chunks, 1 MHz": 30}  # all methods alike: devices that disagree need more rounds
 
 
@@ -91,13 +83,18 @@ class _Cost:
     """What the runs of a method in a cell, one per seed, cost until a target."""
 
     runs: Sequence[RunSettings]
-    found: Sequence[Record]
+    whole: Sequence[Record]  # may be longer than the runs
+
+    @property
+    def found(self) -> list[Record]:
+        """The records, as long as the runs."""
+        return [record.until(self.runs[0].rounds) for record in self.whole]
 
     @property
     def kbit(self) -> list[float]:
         """Uplink kbit that the average device sends in one round, all items counted."""
         devices = self.runs[0].data.devices
-        return [(one.value("uplink_bits") or 0.0) / (1e3 * devices * one.rounds) for one in self.found]
+        return [(one.value("uplink_bits") or 0.0) / (1e3 * devices * one.rounds) for one in self.whole]
 
     def rounds(self, target: float) -> list[float | None]:
         """The first evaluated round at or above a target accuracy."""
@@ -108,6 +105,10 @@ class _Cost:
         """Uplink kbit until then."""
         return [t and t * each for t, each in zip(self.rounds(target), self.kbit)]
 
+    def by_seed(self, target: float) -> dict[int, float]:
+        """The same of the seeds that reach it."""
+        return {one.seed: kbit for one, kbit in zip(self.whole, self.kbit_to(target)) if kbit is not None}
+
     def mean_to(self, target: float) -> tuple[float, float] | None:
         """Mean kbit and rounds to a target, None unless every seed reaches it."""
         kbit, rounds = self.kbit_to(target), self.rounds(target)
@@ -116,7 +117,7 @@ class _Cost:
 
 def _cost(results: Results, cell: str, method: str) -> _Cost:
     runs = _runs(results.scale, cell, method)
-    return _Cost(runs, results.records.find_all(runs))
+    return _Cost(runs, [record for run in runs if (record := results.records.whole(run)) is not None])
 
 
 def _text(values: Sequence[float | None], rounds: int) -> str:
@@ -160,8 +161,8 @@ def _summary(results: Results) -> list[Block]:
         ours, fedavg = (_cost(results, cell, method) for method in ("low-rate", "FedAvg"))
         if not ours.found or not fedavg.found:
             continue
-        pairs = zip(ours.kbit_to(target), fedavg.kbit_to(target))
-        ratios = [theirs / own for own, theirs in pairs if own and theirs]
+        own, theirs = (cost.by_seed(target) for cost in (ours, fedavg))
+        ratios = [theirs[seed] / own[seed] for seed in own.keys() & theirs.keys()]
         rivals = {name: _cost(results, cell, name) for name in _methods(cell) if name not in _OURS}
         costs = {name: mean[0] for name, cost in rivals.items() if (mean := cost.mean_to(target))}
         best = min(costs, key=costs.__getitem__, default="")
@@ -227,6 +228,7 @@ def _figures(results: Results) -> list[Block]:
         legend_below(curves, bits, 4)
     with new_figure((7.2, 4.2), results.scale) as (front, axes):
         _draw_front(axes, costs, styles)
+        legend_below(front, axes, 4)
     about = f"{_FIRST}, mean over seeds"
     return [
         picture_or_missing(curves, "dial", f"Accuracy against uplink bits and rounds, {about}"),
@@ -238,8 +240,8 @@ def _draw_front(axes: Axes, costs: dict[str, _Cost], styles: dict[str, LineStyle
     """Bits against rounds to the first target, and the methods that no other beats in both."""
     found = {method: mean for method, cost in costs.items() if (mean := cost.mean_to(_TARGETS[0]))}
     for method, (kbit, rounds) in found.items():
-        axes.plot(rounds, kbit, styles[method].marker, color=styles[method].color, label=method)
-        axes.annotate(method, (rounds, kbit), (6, 3), textcoords="offset points", fontsize=7)
+        style = styles[method]
+        axes.plot(rounds, kbit, style.marker, color=style.color, markersize=7, label=method)
     best = sorted((rounds, kbit) for kbit, rounds in found.values())
     least = list(accumulate((kbit for _, kbit in best), min))
     front = [point for point, low in zip(best, least) if point[1] == low]
