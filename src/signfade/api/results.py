@@ -326,7 +326,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         >>> summary_text(summary)
         'a, sbfl, seed 0: accuracy 0.910 (best 0.920), 20 rounds in 4.0 s, uplink 3 Mbit in all'
         >>> summary_text(summary | {"payload_bits": 2_900_000}).rpartition(", ")[2]
-        'uplink 3 Mbit in all (signs and scalars 2.9 Mbit)'
+        'uplink 3 Mbit in all (weights and scalars 2.9 Mbit)'
     """
     parts = []
     if summary.get("last_accuracy") is not None:
@@ -347,6 +347,6 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     parts.append(f"{rounds} in {duration(summary.get('seconds') or 0.0)}")
     if summary.get("uplink_bits") is not None:
         payload = summary.get("payload_bits")
-        of_it = "" if payload is None else f" (signs and scalars {payload / 1e6:.3g} Mbit)"
+        of_it = "" if payload is None else f" (weights and scalars {payload / 1e6:.3g} Mbit)"
         parts.append(f"uplink {summary['uplink_bits'] / 1e6:.3g} Mbit in all{of_it}")
     return f"{summary.get('name')}, {summary.get('method')}, seed {summary.get('seed')}: {', '.join(parts)}"
