@@ -111,8 +111,10 @@ class _Cost:
 
     def mean_to(self, target: float) -> tuple[float, float] | None:
         """Mean kbit and rounds to a target, None unless every seed reaches it."""
-        kbit, rounds = self.kbit_to(target), self.rounds(target)
-        return None if None in kbit or not kbit else (fmean(kbit), fmean(rounds))  # type: ignore[type-var]
+        pairs = [(k, t) for k, t in zip(self.kbit_to(target), self.rounds(target)) if k and t]
+        if not pairs or len(pairs) < len(self.whole):
+            return None
+        return fmean(kbit for kbit, _ in pairs), fmean(rounds for _, rounds in pairs)
 
 
 def _cost(results: Results, cell: str, method: str) -> _Cost:
@@ -217,8 +219,8 @@ def _figures(results: Results) -> list[Block]:
     with new_figure((7.2, 4.6), results.scale, 1, 2, sharey=True) as (curves, (bits, rounds)):
         for method, cost in costs.items():
             if (curve := curve_of(cost.found, "accuracy")) is not None:
-                t, *accuracy = curve
-                band(bits, (fmean(cost.kbit) * t, *accuracy), styles[method], method, (0, 1), 100)
+                t, mean, deviation = curve
+                band(bits, (fmean(cost.kbit) * t, mean, deviation), styles[method], method, (0, 1), 100)
                 band(rounds, curve, styles[method], method, (0, 1), 100)
         for axes in (bits, rounds):
             axes.axhline(100 * _TARGETS[0], color=INK, linewidth=0.8, linestyle=":")
