@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_PRESET",
     "PRESETS",
     "PRESET_TRAINING",
+    "PROTOCOLS",
     "AttackSettings",
     "AvailabilitySettings",
     "CellSettings",
@@ -76,15 +77,18 @@ class DataSettings(_Section):
     name: str = Field(
         "digits",
         description="one of these, or your own as package.module:function or file.py:function, which returns "
-        "a signfade.data.Dataset",
+        "a Dataset, (train_x, train_y, test_x, test_y) or two torch data sets (docs/data.md)",
     )
-    folder: str | None = Field(None, description="folder with IDX files, for idx and mnist")
-    split: Literal["two-chunks", "iid", "dirichlet"] = Field(
+    folder: str | None = Field(None, description="folder with the files of idx, mnist and other fetched sets")
+    split: Literal["two-chunks", "iid", "dirichlet", "label-count", "natural"] = Field(
         "two-chunks",
         description="who holds what; two-chunks is the paper's, two classes per device (each class is cut "
-        "into K chunks and a device takes two, so ten classes leave four fifths of the samples unused)",
+        "into K chunks and a device takes two, so ten classes leave four fifths of the samples unused); "
+        "label-count is FedAvg's, classes_per_device classes each and no sample unused; natural makes each "
+        "device one of the set's own clients, drawn at random",
     )
     concentration: float = Field(0.5, gt=0, description="of the Dirichlet split; smaller is more uneven")
+    classes_per_device: int = Field(2, ge=1, description="of the label-count split")
     devices: int = Field(20, ge=1, le=2**24, description="number of devices K, as far as a packet counts")
     batch: Annotated[int | None, BeforeValidator(_none_word)] = Field(
         32, ge=1, description='samples per device and gradient, at most all it has; "none" takes all'
@@ -445,6 +449,11 @@ PRESET_TRAINING: dict[str, dict[str, dict[str, Any]]] = {
         "server": {"learning_rate": 0.3, "momentum": 0.5},
     }
 }
+# What a protocol of the field says.
+PROTOCOLS: dict[str, dict[str, dict[str, Any]]] = {
+    "cross-device": {"data": {"devices": 100, "participation": 0.1}, "device": {"epochs": 10}},
+}
+_LENGTHS = {"local_steps", "epochs"}  # who says one of them leaves nothing to say about the other
 # What a run does that names neither a preset nor an aggregator.
 DEFAULT_PRESET = "best"
 
@@ -595,6 +604,11 @@ class RunSettings(_Section):
         None, ge=1, le=1024, description="worker threads, all cores by default; never changes a result"
     )
     checkpoint_every: int = Field(25, ge=1, description="rounds between two checkpoints")
+    protocol: Annotated[Literal["cross-device"] | None, BeforeValidator(_none_word)] = Field(
+        None,
+        description="cross-device: 100 devices, 10 of them in a round, 10 local epochs; keys you set "
+        "yourself win",
+    )
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()
@@ -612,16 +626,20 @@ class RunSettings(_Section):
     @model_validator(mode="before")
     @classmethod
     def _recommend(cls, values: Any) -> Any:
-        """Take the recommended preset where no method is named, and what a preset says of training."""
+        """Take the recommended preset where no method is named, and what protocol and preset say besides."""
         method = values.get("method", {}) if isinstance(values, dict) else None
         if isinstance(method, dict) and not {"preset", "aggregator"} & method.keys():
             method = {"preset": DEFAULT_PRESET, **method}
         if not isinstance(method, dict):
             return values
         filled = {**values, "method": method} if method else values
-        for section, training in PRESET_TRAINING.get(str(method.get("preset")), {}).items():
+        protocol = PROTOCOLS.get(str(values.get("protocol")), {})
+        training = PRESET_TRAINING.get(str(method.get("preset")), {})
+        for section, proposed in (*protocol.items(), *training.items()):
             if isinstance(given := filled.get(section, {}), dict):
-                filled = {**filled, section: {**training, **given}}
+                said = given.keys() | (_LENGTHS if _LENGTHS & given.keys() else set())
+                fresh = {key: value for key, value in proposed.items() if key not in said}
+                filled = {**filled, section: {**fresh, **given}}
         return filled
 
     @model_validator(mode="after")

@@ -74,3 +74,12 @@ def test_a_device_without_samples_can_be_drawn() -> None:
     figure = plot_split([0, 1], Split(np.array([0, 1]), np.array([0, 2, 2])), 2)
     figure.savefig(io.BytesIO(), format="png", dpi=40)
     assert drawn(figure).tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("devices", [5, 100])
+def test_text_is_drawn_by_samples_per_device(devices: int) -> None:
+    labels = np.zeros((200, 7), dtype=np.int64)
+    parts = split(labels, devices, "natural", clients=np.arange(200) % 130)
+    (axes,) = plot_split(labels, parts, 1).axes
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights == (parts.counts.tolist() if devices == 5 else sorted(parts.counts.tolist(), reverse=True))

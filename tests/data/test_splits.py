@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from scipy.stats import chisquare, hypergeom
 from signfade.data import Split, split
 from signfade.data.splits import _feed_the_empty
 
-WAYS = ("two-chunks", "iid", "dirichlet")
+WAYS = ("two-chunks", "iid", "dirichlet", "label-count")
 
 
 @st.composite
@@ -53,7 +54,7 @@ def test_what_holds_for_every_split(
             for label, count in held.items():
                 size = int((labels == label).sum())
                 assert count in (size // devices, -(-size // devices))
-    else:
+    elif how != "label-count":  # which may leave a class to nobody
         assert len(parts.indices) == len(labels)
     if how == "iid":
         assert np.ptp(parts.counts) <= 1
@@ -186,9 +187,14 @@ def test_many_devices_are_quick() -> None:
         ([0, 1, 2], 0, "iid", "devices must be at least 1; got 0"),
         ([1, 1, 1], 2, "two-chunks", "labels must have at least 2 classes for how='two-chunks'; got 1"),
         ([0, 0, 0, 1], 2, "two-chunks", "devices must be at most 1, the size of the smallest class"),
-        ([0, 1], 1, "three-chunks", "how must be one of 'two-chunks', 'iid', 'dirichlet'"),
+        (
+            [0, 1],
+            1,
+            "three-chunks",
+            "how must be one of 'two-chunks', 'iid', 'dirichlet', 'label-count'",
+        ),
         ([0.5, 1.0], 1, "iid", "labels must be a list of integers; got float64"),
-        ([[0, 1]], 1, "dirichlet", "labels must be a list of integers"),
+        ([[0, 1]], 1, "dirichlet", "how must be 'iid' or 'natural' where every position"),
         ([], 1, "iid", "labels must be a list of integers|number of samples, 0"),
     ],
 )
@@ -209,3 +215,58 @@ def test_a_device_that_does_not_exist() -> None:
     for wrong in (-1, 2):
         with pytest.raises(ValueError, match="device must be from 0 to 1"):
             parts.of(wrong)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems(), seed=st.integers(0, 2**40), data=st.data())
+def test_label_count_gives_every_device_its_number_of_classes(
+    problem: tuple[np.ndarray, int], seed: int, data: st.DataObject
+) -> None:
+    """All samples of a class with takers are dealt out, in equal parts; classes have equally many takers."""
+    labels, devices = problem
+    names = np.unique(labels)
+    each = data.draw(st.integers(1, len(names)))
+    parts = split(labels, devices, "label-count", seed=seed, classes_per_device=each)
+    held = np.array([[(labels[parts.of(k)] == name).sum() for name in names] for k in range(devices)])
+    assert ((held > 0).sum(axis=1) == each).all()
+    assert np.ptp((held > 0).sum(axis=0)) <= 1
+    for which, name in enumerate(names):
+        shares = held[held[:, which] > 0, which]
+        if shares.size:
+            assert shares.sum() == (labels == name).sum()
+            assert np.ptp(shares) <= 1
+
+
+def test_natural_devices_are_clients_drawn_at_random() -> None:
+    """Each of 8 clients is among 4 devices in half of 400 draws; 5 standard errors are 50."""
+    clients = np.repeat(np.arange(8) * 100 - 300, np.arange(1, 9))
+    labels = np.zeros((len(clients), 5), dtype=np.int64)
+    taken: Counter[int] = Counter()
+    for seed in range(400):
+        parts = split(labels, 4, "natural", seed=seed, clients=clients)
+        owners = [set(clients[parts.of(k)].tolist()) for k in range(4)]
+        assert all(len(owner) == 1 for owner in owners)
+        for k, owner in enumerate(owners):
+            assert parts.counts[k] == (clients == next(iter(owner))).sum()
+        taken.update(set().union(*owners))
+    assert all(150 < taken[client] < 250 for client in np.unique(clients).tolist())
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "words"),
+    [
+        (5, {"clients": np.arange(6) // 2}, "at most the number of natural clients, 3; got 5"),
+        (2, {"clients": np.arange(5)}, r"clients must be one for each of 6 samples; got \[5\]"),
+        (2, {}, "needs a data set that knows the client of each sample"),
+        (
+            2,
+            {"classes_per_device": 4},
+            "classes_per_device must be from 1 to .* classes, 3; got 4",
+        ),
+        (6, {"classes_per_device": 2}, "devices must be at most 3 for how='label-count'"),
+    ],
+)
+def test_what_the_new_splits_cannot_do(devices: int, options: dict[str, Any], words: str) -> None:
+    how = "label-count" if "classes_per_device" in options else "natural"
+    with pytest.raises(ValueError, match=words):
+        split([0, 0, 1, 1, 2, 2], devices, how, **options)

@@ -158,7 +158,7 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("cell.snr_db = 'x'", "cell.snr_db must be a number or a list of numbers or \"none\"; got 'x'"),
         ("cell.snr_db = [1, 'a']", "cell.snr_db must be a number or \"none\"; got 'a'"),
         ("cell.snr_db = [1, 2]", "cell.snr_db must have one entry for each of the 20 devices; got 2"),
-        ("data.name = 'cifar'", "data.name must be one of digits, mnist"),
+        ("data.name = 'cifar'", "data.name must be one of digits, idx, mnist"),
         ("data.name = 'idx'", "data.folder must name the folder"),
         (
             "method.preset = 'x'",
@@ -352,3 +352,17 @@ def test_a_method_is_called_what_it_is() -> None:
     assert called("method.preset=best", "method.debias=false") == "best (debias false)"
     assert called("method.preset=best", "method.aggregator=ideal") == "ideal"
     assert called("method.preset=best", "label=mine") == "mine"
+
+
+def test_a_protocol_fills_in_what_nobody_said() -> None:
+    def read(*overrides: str) -> tuple[int, float, int | None, int]:
+        found = load(None, ["protocol=cross-device", *overrides])
+        assert load(tomllib.loads(to_toml(found))) == found
+        return found.data.devices, found.data.participation, found.device.epochs, found.device.local_steps
+
+    assert read() == (100, 0.1, 10, 1)
+    assert read("data.devices=50", "device.local_steps=5") == (50, 0.1, None, 5)
+    assert read("method.preset=low-rate") == (100, 0.1, 10, 1)  # not the preset's 30 steps besides
+    assert load(None, ["method.preset=low-rate", "device.epochs=2"]).device.local_steps == 1
+    with pytest.raises(ConfigError, match=r"protocol must be .*cross-device.*; got 'silo'"):
+        load(None, ["protocol=silo"])

@@ -167,16 +167,20 @@ def _held(words: str, digest: Any, function: Callable[..., Any], objects: list[C
 
 
 def _hold_data(value: Any, objects: list[Callable[..., Any]]) -> str:
-    from signfade.data import Dataset
+    import numpy as np  # late, as the data sets are
+
+    from signfade.data import Dataset, as_dataset
 
     if callable(value) and not isinstance(value, Dataset):
         return _hold_function(value, objects)
-    if not isinstance(value, Dataset):
-        raise ConfigError(f"data must be a name or a signfade.data.Dataset; got {type(value).__name__}")
-    dataset = value
-    digest = hashlib.sha256(repr((dataset.classes, dataset.train_x.shape, dataset.test_x.shape)).encode())
-    for part in (dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y):
-        digest.update(part.contiguous().numpy().data)
+    try:
+        dataset = as_dataset(value, "data")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    arrays = dataset.arrays()
+    digest = hashlib.sha256(repr((dataset.classes, *(a.shape for a in arrays.values()))).encode())
+    for array in arrays.values():
+        digest.update(np.ascontiguousarray(array).data)
     return _held(dataset.name, digest, lambda: dataset, objects)
 
 

@@ -52,12 +52,13 @@ def data_split(
 ) -> None:
     """Draw which device of a run holds what."""
     settings = read_settings(config, overrides)
-    from signfade.data import load, plot_split, split
+    from signfade.data import load, plot_split
     from signfade.experiments.style import save_figure
+    from signfade.simulation.run import deal
 
     data = settings.data
     dataset = load(data.name, data.folder)
-    who = split(dataset.train_y, data.devices, data.split, data.concentration, settings.seed)
+    who = deal(dataset, data, settings.seed)
     figure = plot_split(dataset.train_y, who, dataset.classes)
     stem = output.with_suffix("") if output.suffix == ".png" else output
     files = save_figure(figure, stem, ["png"])

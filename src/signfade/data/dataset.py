@@ -71,6 +71,7 @@ class DataSource:
         fetch: From a folder (None: the cache) and the options of the function `fetch` to the folder with the
             files; None where there is nothing to fetch.
         shape: Shape of a sample and number of classes, where they are known without loading.
+        tokens: Whether samples are tokens.
         licence: Under what terms the set may be used.
         citation: Whom to cite.
     """
@@ -80,6 +81,7 @@ class DataSource:
     where: Callable[[Path], str | None] | None = None
     fetch: Callable[..., Path] | None = None
     shape: tuple[tuple[int, ...], int] | None = None
+    tokens: bool = False
     licence: str = ""
     citation: str = ""
 
@@ -96,11 +98,11 @@ class Available(NamedTuple):
 
 def _adopt(path: str, function: Callable[..., Any]) -> DataSource:
     def load(folder: str | Path | None, **options: Any) -> Dataset:
+        from signfade.data.own import as_dataset  # late: it needs Dataset
+
         with user_code(path):
-            dataset = function()
-        if not isinstance(dataset, Dataset):
-            raise ValueError(f"{path} must return a signfade.data.Dataset; got {type(dataset).__name__}")
-        return dataset
+            data = function()
+        return as_dataset(data, path)
 
     return DataSource(f"your own data set {path}", load)
 
@@ -150,7 +152,7 @@ def fetch(name: str, folder: str | Path | None = None, **options: Any) -> Path:
         >>> fetch("digits")
         Traceback (most recent call last):
         ...
-        ValueError: digits needs no fetching; what does: mnist, fashion-mnist, cifar10
+        ValueError: digits needs no fetching; what does: mnist, fashion-mnist, cifar10, shakespeare, sotu
     """
     source = DATASETS.find(name)
     if source.fetch is None:
@@ -180,8 +182,8 @@ def available(cache: str | Path | None = None) -> list[Available]:
     A set that is fetched counts as here if its files are in the cache; they are verified when loaded.
 
     Example:
-        >>> [entry.name for entry in available()]
-        ['digits', 'idx', 'mnist', 'fashion-mnist', 'cifar10', 'regression', 'gaussian']
+        >>> [entry.name for entry in available()][:5]
+        ['digits', 'idx', 'mnist', 'fashion-mnist', 'cifar10']
     """
     home = cache_folder(cache)
     return [

@@ -42,7 +42,8 @@ def plot_split(labels: ArrayLike, split: Split, classes: int) -> Figure:
     Up to 30 devices stand in their own order with their counts written out. More are sorted by the class they
     have most of, then by the next, so that the kind of split shows; above 1000, neighbours share a column,
     which shows their mean. The colours differ in lightness only, so they read the same in print and to every
-    eye. Arguments as in `count_classes`; save the figure with `figure.savefig(path)`.
+    eye. Arguments as in `count_classes`; of text, with labels `[N, T]`, only the samples per device are
+    drawn, devices with most first. Save the figure with `figure.savefig(path)`.
 
     Example:
         >>> from signfade.data.splits import split
@@ -53,6 +54,8 @@ def plot_split(labels: ArrayLike, split: Split, classes: int) -> Figure:
     """
     from matplotlib.figure import Figure
 
+    if np.ndim(labels) == 2:
+        return _plot_sizes(split)
     counts = count_classes(labels, split, classes)
     devices, few = split.devices, split.devices <= _FEW
     label = "device"
@@ -71,6 +74,22 @@ def plot_split(labels: ArrayLike, split: Split, classes: int) -> Figure:
     _draw_totals(top, grid.sum(axis=1), few)
     _draw_grid(figure, main, grid, label, few)
     figure.align_ylabels([top, main])
+    return figure
+
+
+def _plot_sizes(split: Split) -> Figure:
+    """Draw the samples per device alone."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 3.2), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    few = split.devices <= _FEW
+    totals = split.counts if few else np.sort(split.counts)[::-1]
+    _draw_totals(axes, totals.astype(np.float64), few)
+    axes.set_xlabel("device" if few else f"{split.devices} devices, sorted by size", color=_INK)
+    if few:
+        axes.set_xticks(range(split.devices))
+        axes.tick_params(axis="x", labelbottom=True, colors=_INK, labelsize=8)
     return figure
 
 

@@ -46,7 +46,14 @@ class Split:
 
 
 def split(
-    labels: ArrayLike, devices: int, how: str = "two-chunks", concentration: float = 0.5, seed: int = 0
+    labels: ArrayLike,
+    devices: int,
+    how: str = "two-chunks",
+    concentration: float = 0.5,
+    seed: int = 0,
+    *,
+    classes_per_device: int = 2,
+    clients: NDArray[np.int64] | None = None,
 ) -> Split:
     """Deal the samples of a labelled set out to the devices, no sample to two of them.
 
@@ -59,10 +66,13 @@ def split(
     - `dirichlet`: for each class, shares of the devices are drawn from a symmetric Dirichlet distribution and
       its shuffled samples cut accordingly. A device left with nothing is then given one sample by the device
       that has most, of the class it has most of, so that all can compute a gradient; nothing else is touched.
+    - `label-count`, FedAvg's pathological split: each device takes `classes_per_device` distinct classes,
+      drawn so that every class goes to equally many devices (up to one), which share it in equal parts.
+    - `natural`: a device is one of the `clients`, drawn at random, and holds all of its samples.
 
-    `labels [N]` are integers, the class of each sample; `iid` takes `[N, T]` too. There are at most N
-    devices, and each gets at least one sample. A small `concentration` means few classes per device, a large
-    one the same mix for all.
+    `labels [N]` are integers, the class of each sample; `iid` and `natural` take `[N, T]` too.
+    There are at most N devices, and each gets at least one sample. A small `concentration` means few classes
+    per device, a large one the same mix for all. `clients [N]` are the natural clients of the samples.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 60)
@@ -70,13 +80,18 @@ def split(
         >>> parts.counts.tolist() == [6] * 20, np.unique(labels[parts.of(3)]).size
         (True, 2)
 
-    Reference: the paper, Sec. VI (MNIST), for `two-chunks`.
+    Reference: the paper, Sec. VI (MNIST), for `two-chunks`; McMahan et al., AISTATS 2017, for `label-count`;
+    Hsu, Qi and Brown, arXiv:1909.06335, for `dirichlet`; LEAF, arXiv:1812.01097, for `natural`.
     """
-    check_choice("how", how, ("two-chunks", "iid", "dirichlet"))
+    check_choice("how", how, ("two-chunks", "iid", "dirichlet", "label-count", "natural"))
     classes = np.asarray(labels)
-    if (classes.ndim != 1 and how != "iid") or not np.issubdtype(classes.dtype, np.integer):
+    if not np.issubdtype(classes.dtype, np.integer) or classes.ndim not in (1, 2):
         raise ValueError(
             f"labels must be a list of integers; got {classes.dtype} of shape {list(classes.shape)}"
+        )
+    if classes.ndim == 2 and how not in ("iid", "natural"):
+        raise ValueError(
+            f"how must be 'iid' or 'natural' where every position of a sample has a label; got {how!r}"
         )
     if devices < 1:
         raise ValueError(f"devices must be at least 1; got {devices}")
@@ -87,6 +102,10 @@ def split(
         owner[keys.generator(seed, "split").permutation(len(classes))] = _cut(len(classes), devices)
     elif how == "two-chunks":
         owner = _two_chunks(classes, devices, seed)
+    elif how == "label-count":
+        owner = _label_count(classes, devices, classes_per_device, seed)
+    elif how == "natural":
+        owner = _natural(clients, len(classes), devices, seed)
     else:
         owner = _dirichlet(classes, devices, concentration, seed)
     return _gather(owner, devices)
@@ -144,6 +163,47 @@ def _deal_pairs(
             partner = draw.choice(np.flatnonzero((first != label) & (second != label)))
             second[twice], second[partner] = second[partner], second[twice]
     return first, second
+
+
+def _label_count(labels: NDArray[np.integer], devices: int, each: int, seed: int) -> NDArray[np.int64]:
+    names, sizes = np.unique(labels, return_counts=True)
+    if not 1 <= each <= len(names):
+        raise ValueError(
+            f"classes_per_device must be from 1 to the number of classes, {len(names)}; got {each}"
+        )
+    draw = keys.generator(seed, "split-classes")
+    takers = np.zeros(len(names), dtype=np.int64)
+    takes = np.zeros((devices, len(names)), dtype=bool)
+    for device in range(devices):  # the classes with the fewest takers so far, at random among equals
+        mine = np.lexsort((draw.random(len(names)), takers))[:each]
+        takes[device, mine] = True
+        takers[mine] += 1
+    if (short := sizes < takers).any():
+        most = int(sizes[short].min()) * len(names) // each
+        raise ValueError(
+            f"devices must be at most {most} for how='label-count', so that every device finds a sample of "
+            f"each of its classes; got {devices}"
+        )
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    for which in np.flatnonzero(takers):
+        members = _members(labels, names[which], seed)
+        owner[members] = np.flatnonzero(takes[:, which])[_cut(len(members), int(takers[which]))]
+    return owner
+
+
+def _natural(clients: NDArray[np.int64] | None, samples: int, devices: int, seed: int) -> NDArray[np.int64]:
+    if clients is None:
+        raise ValueError("how='natural' needs a data set that knows the client of each sample")
+    if clients.shape != (samples,):
+        raise ValueError(f"clients must be one for each of {samples} samples; got {list(clients.shape)}")
+    names, number = np.unique(clients, return_inverse=True)
+    if devices > len(names):
+        raise ValueError(
+            f"devices must be at most the number of natural clients, {len(names)}; got {devices}"
+        )
+    device = np.full(len(names), -1, dtype=np.int64)
+    device[keys.generator(seed, "split-clients").permutation(len(names))[:devices]] = np.arange(devices)
+    return device[number]
 
 
 def _dirichlet(

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from signfade.data import DATASETS, Dataset, load, make_regression, split
+from signfade.data import DATASETS, Dataset, Split, as_dataset, load, make_regression, split
 from signfade.kernels.threads import available_threads
 from signfade.keys import stream_key
 from signfade.server import Server
-from signfade.settings import RunSettings
+from signfade.settings import DataSettings, RunSettings
 from signfade.simulation.attacks import Attackers
 from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.clients import Clients
@@ -24,7 +24,7 @@ from signfade.simulation.synthetic import GaussianTask, RegressionTask
 from signfade.simulation.task import Task, one_thread
 from signfade.state import from_tensors, to_tensors
 
-__all__ = ["Experiment", "RunFailed", "layer_sizes", "make_task"]
+__all__ = ["Experiment", "RunFailed", "deal", "layer_sizes", "make_task"]
 
 
 class RunFailed(RuntimeError):
@@ -32,11 +32,11 @@ class RunFailed(RuntimeError):
 
 
 @one_thread()  # an optimum found by two threads differs in its last digits
-def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None = None) -> Task:
+def make_task(settings: RunSettings, workers: int = 1, dataset: object = None) -> Task:
     """Load the data, split it over the devices and build the model.
 
-    `workers` are threads and never change a result; `dataset` is the labelled set that the settings name, if
-    somebody has loaded it already.
+    `workers` are threads and never change a result; `dataset` replaces the labelled set that the settings
+    name: a `Dataset`, or anything that `signfade.data.as_dataset` takes.
     """
     data, seed = settings.data, settings.seed
     if data.name == "gaussian":
@@ -47,11 +47,30 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: Dataset | None =
         drawn = make_regression(data.devices, data.samples, data.size, data.heterogeneous, seed)
         mean = settings.method.weights != "sum"
         return RegressionTask(drawn, data.batch, seed, mean, workers, settings.device)
-    dataset = load(data.name, data.folder) if dataset is None else dataset
-    who = split(dataset.train_y, data.devices, data.split, data.concentration, seed)
-    tokens = not dataset.train_x.is_floating_point()
-    model = _model(settings, dataset.input_shape, dataset.classes, tokens)
-    return ClassificationTask(dataset, who, model, data.batch, seed, workers, settings.device)
+    if dataset is None:
+        labelled = load(data.name, data.folder)
+    else:  # a Dataset has been checked by who made it
+        labelled = dataset if isinstance(dataset, Dataset) else as_dataset(dataset, "dataset")
+    who = deal(labelled, data, seed)
+    tokens = not labelled.train_x.is_floating_point()
+    model = _model(settings, labelled.input_shape, labelled.classes, tokens)
+    return ClassificationTask(labelled, who, model, data.batch, seed, workers, settings.device)
+
+
+def deal(dataset: Dataset, data: DataSettings, seed: int) -> Split:
+    """Deal the training samples out to the devices as the settings say."""
+    try:
+        return split(
+            dataset.train_y,
+            data.devices,
+            data.split,
+            data.concentration,
+            seed,
+            classes_per_device=data.classes_per_device,
+            clients=dataset.clients,
+        )
+    except ValueError as error:
+        raise ValueError(f"data.split {data.split} of {dataset.name}: {error}") from error
 
 
 def _model(settings: RunSettings, shape: tuple[int, ...], classes: int, tokens: bool = False) -> nn.Module:
@@ -77,7 +96,7 @@ def layer_sizes(settings: RunSettings) -> tuple[int, ...] | None:
         return (settings.data.size,)
     if source.shape is None:
         return None
-    model = _model(settings, *source.shape)
+    model = _model(settings, *source.shape, source.tokens)
     return tuple(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -93,9 +112,10 @@ class Experiment:
         (1, 20, 22880, 21280)
     """
 
-    def __init__(self, settings: RunSettings, task: Task | None = None) -> None:
+    def __init__(self, settings: RunSettings, task: Task | None = None, dataset: object = None) -> None:
         self.settings = settings
-        self.task = make_task(settings, settings.threads or available_threads()) if task is None else task
+        workers = settings.threads or available_threads()
+        self.task = make_task(settings, workers, dataset) if task is None else task
         bits = self.task.extra_bits
         server = Server(settings, self.task.segments, self.task.devices, self.task.step_unit, bits)
         clients = Clients(settings, self.task)
