@@ -11,20 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade import server, theory
 from signfade.device import sign
+from signfade.experiments.config import resolve
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.records import Record, Results, Scale, rounded
 from signfade.experiments.studies.study import Block, Measure, Part, Study, Table, Text, picture_or_missing
 from signfade.experiments.studies.variants import Variants, draw_accuracy, rounds_text
 from signfade.experiments.style import INK, line_style
 from signfade.keys import generator, stream_keys
+from signfade.server.scheduling import Scheduler
 from signfade.settings import CellSettings
 from signfade.uplink import (
     PolarCode,
     align,
+    cost231_hata,
     draw_fading,
     make_radio,
     refine_gain,
@@ -32,6 +36,7 @@ from signfade.uplink import (
     sound,
     transmit,
 )
+from signfade.uplink.radio import correlation_of
 
 __all__ = ["RADIO"]
 
@@ -275,6 +280,61 @@ def _draw_access(axes: Sequence[Axes], data: dict[str, Any]) -> None:
     axis.legend(fontsize=7, loc="upper right")
 
 
+# -- the cell: fading in time, antennas, powers, schedules, the downlink -------------------------------------
+
+
+def _measure_cell(scale: Scale, say: Callable[[str], None]) -> dict[str, Any]:
+    """Predicted and simulated numbers of each switch of the cell, with the standard error of the latter."""
+    say("radio-cell: the cell's switches, predicted and simulated")
+    links, found = scale.draws // 10, dict[str, list[float]]()
+    everyone = np.arange(links)
+
+    def add(name: str, predicted: float, sample: NDArray[Any]) -> None:
+        error = float(sample.std()) / math.sqrt(sample.size)
+        found[name] = [rounded(value, 5) for value in (predicted, float(sample.mean()), error)]
+
+    for key, value in (("fading_correlation", 0.9), ("doppler_hz", 0.1)):
+        cell = CellSettings.model_validate({"snr_db": 0.0, key: value})
+        one, two = (make_radio(cell, links, 7).link(everyone, t).h.numpy() for t in (40, 41))
+        add(f"`{key} = {value}`: E[h(t) h(t + 1)]", correlation_of(cell), one * two)
+    for antennas in (1, 2, 4):
+        link = make_radio(CellSettings(snr_db=0.0, antennas=antennas), links, 7).link(everyone, 0)
+        draw = torch.from_numpy(np.random.default_rng(3).normal(size=(2, links)))
+        y = link.h * sign(draw[0]) + link.sigma2.sqrt() * draw[1]
+        guess = math.sqrt(2 / math.pi) * torch.tanh(link.h * y / link.sigma2)
+        predicted = float(theory.mse("sbfl", 1.0, fading="gaussian", antennas=antennas))
+        add(f"`antennas = {antennas}`: error at 0 dB", predicted, (guess - draw[0]).square().numpy())
+    paper = {"path_loss": "cost231", "bandwidth_hz": _VARIANTS.base["cell.bandwidth_hz"]}
+    cell = CellSettings.model_validate(paper | {"power_control": "fractional"})
+    sent = make_radio(cell, links, 7).power_dbm
+    assert sent is not None
+    # The loss grows by so many dB per decade of the distance, and P(distance < d) = (d/radius)^2.
+    reach = (cell.power_dbm - cell.p0_dbm) / cell.alpha - cost231_hata(1.0, warn=False)
+    slope = cost231_hata(10.0, warn=False) - cost231_hata(1.0, warn=False)
+    within = min(1.0, 10 ** (2 * reach / slope))
+    add('`power_control = "fractional"`: share below full power', within, sent < cell.power_dbm)
+    tree = {"cell.scheduling": "best-channel", "data.participation": 0.5, "cell.fading": "rayleigh"}
+    settings = resolve(tree | {"data.devices": _DEVICES, "cell.snr_db": 0.0})
+    scheduler = Scheduler(settings, radio := make_radio(settings.cell, _DEVICES, 0))
+    state, powers = scheduler.init(), []
+    for t in range(links // 10):
+        state, chosen = scheduler.choose(state, t)
+        powers.append(float(radio.link(chosen, t).snr.mean()))
+    half = _DEVICES // 2
+    ordered = fmean(sum(1 / j for j in range(i, _DEVICES + 1)) for i in range(1, half + 1))
+    add('`scheduling = "best-channel"`: mean SNR of 10 of 20, Rayleigh, 0 dB', ordered, np.array(powers))
+    cell = CellSettings(snr_db=3.0, downlink="coded", base_dbm=23 + 10 * math.log10(links), downlink_rate=1.0)
+    heard = make_radio(cell, links, 7).hears(0)
+    decoded = 1 - float(theory.outage(1.0, 10**0.3))
+    add('`downlink = "coded"`: decoded at 1 bit/s/Hz, 3 dB', decoded, heard)
+    return found
+
+
+def _cell_tables(data: dict[str, Any]) -> list[Block]:
+    rows = [[name, *(f"{value:.4f}" for value in values)] for name, values in data.items()]
+    return [Table(["switch", "predicted", "simulated", "standard error"], rows, name="predicted")]
+
+
 # -- training and the parts ----------------------------------------------------------------------------------
 
 
@@ -317,6 +377,7 @@ _PARTS = (
     _part("side_info", 2, _measure_words, _words_tables, _draw_words),
     _part("csi", 1, _measure_pilots, _pilots_tables, _draw_pilots),
     _part("modulation"),
+    _part("cell", 0, _measure_cell, _cell_tables),
     _part("access", 1, _measure_access, _access_tables, _draw_access),
 )
 RADIO = Study("radio", "The radio, without the paper's assumptions", "radio", _PARTS, host="radio.md")
