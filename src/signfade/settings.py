@@ -609,6 +609,9 @@ class RunSettings(_Section):
         description="cross-device: 100 devices, 10 of them in a round, 10 local epochs; keys you set "
         "yourself win",
     )
+    track: Annotated[Literal["tensorboard", "mlflow"] | None, BeforeValidator(_none_word)] = Field(
+        None, description='tracker that is told of every round, or "none"; never changes a result'
+    )
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     cell: Annotated[CellSettings, BeforeValidator(_perfect_word)] = CellSettings()

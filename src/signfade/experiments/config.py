@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 # What can change between two sittings of one run without changing a single number in it.
-_NO_RESULT = frozenset({"out", "threads", "checkpoint_every"})
+_NO_RESULT = frozenset({"out", "threads", "checkpoint_every", "track"})
 
 # Settings of version 0.1 that have another name now, and those that are gone.
 RENAMED = {"server.step": "server.learning_rate", "presence": "availability"} | {
@@ -282,8 +282,8 @@ def load(
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys that decide the numbers of a run, with their values.
 
-    Left out are `out`, `threads`, `checkpoint_every`, the variants, the folder of a data set whose content
-    is known by its checksum, and ties where nobody votes.
+    Left out are `out`, `threads`, `checkpoint_every`, `track`, the variants, the folder of a data set whose
+    content is known by its checksum, and ties where nobody votes.
 
     Example:
         >>> deciding({"seed": 1, "threads": 2, "data": {"name": "mnist", "folder": "here"}})

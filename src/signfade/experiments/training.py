@@ -23,6 +23,7 @@ from signfade.experiments.folder import FolderError, RunFolder
 from signfade.experiments.metrics import summarise
 from signfade.experiments.stopping import Interrupted, Stop, on_stop_signal
 from signfade.experiments.toml import config_text, user_files
+from signfade.experiments.tracking import Ending, Tracking, check_tracker
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment, RunFailed
 from signfade.simulation.task import Task
@@ -116,7 +117,11 @@ def check_options(resume: bool, force: bool) -> None:
 
 
 def check_startable(settings: RunSettings, folder: Path, resume: bool) -> Status:
-    """Return the status of a run; refuse one that another process is at, or unfinished and not resumed."""
+    """Return the status of a run; refuse one that another process is at, or unfinished and not resumed.
+
+    So is one whose tracker is not installed, before anything else is looked at.
+    """
+    check_tracker(settings)
     status = status_of(settings, folder, resume)
     if status == "unfinished":
         run = RunFolder(folder)
@@ -213,6 +218,7 @@ def train(
         (3, 'best', 100)
     """
     check_options(resume, force)
+    check_tracker(settings)
     clash: FolderError | None = None
     run = RunFolder(folder)
     try:
@@ -294,11 +300,14 @@ def _continue(
     _log(run, f"round {experiment.round} of {settings.rounds} is done, going on")
     stop.patient = True
     noted = 0
+    ending: Ending = "failed"
+    tracking = Tracking(settings, run, run.read_metrics(), note)
     try:
         while not experiment.done and not stop.asked:
             record = experiment.advance()
             on_write()
             run.append_metrics(record)
+            tracking.log(record)
             for text in experiment.warnings[noted:]:
                 note(text)
             noted = len(experiment.warnings)
@@ -309,6 +318,7 @@ def _continue(
         if not experiment.done:
             if saved != experiment.round:
                 save()
+            ending = "stopped"
             _log(run, f"interrupted after round {experiment.round}")
             raise Interrupted(f"stopped after round {experiment.round} of {settings.rounds}")
         summary = summarise(
@@ -321,11 +331,14 @@ def _continue(
         )
         on_write()
         run.write_summary(summary)
+        ending = "finished"
     except RunFailed as error:
         _log(run, *_traceback(error), f"failed: {error}")
         raise
     except FolderError as error:  # it was writable at first: the disk is full, or the folder has gone
         raise RunFailed(str(error)) from error
+    finally:
+        tracking.close(ending)
     _log(run, "finished")
     return summary
 
