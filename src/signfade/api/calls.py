@@ -348,10 +348,12 @@ def deploy(
     _refuse_objects([own], "deploy")
     try:
         from signfade.integrations.flower.deployment import deploy as start
+        from signfade.integrations.flower.deployment import deployed_settings
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"deploy needs Flower, which is not here ({error}); install signfade[flower]"
         ) from error
+    own = deployed_settings(own)
     place = _place(f"{own.name}-deploy", folder, out)
     fetch_data(own)
     with Progress([own.method_label], [own.rounds], quiet=quiet) as progress:

@@ -49,10 +49,11 @@ def deploy(
 
     Starts a SuperLink and N SuperNodes on this machine, submits the run, follows it, and stops all of them.
     With a cell in the settings bits also pass through its simulated radio; with "--set cell.perfect=true"
-    they pass through Flower's network only. Scales are bounded unless "--set defence.bound_scales=false". All
-    processes listen on 127.0.0.1 only, but whoever reaches the SuperLink's port there, with TLS by the
-    certificate that is made, can run programs in your name: do not use this on a machine that others log in
-    to. Everything about the run is kept in the folder OUT/NAME-deploy.
+    they pass through Flower's network only. A round takes many seconds, so there are 10 unless the settings
+    say how many. Scales are bounded unless "--set defence.bound_scales=false". All processes listen on
+    127.0.0.1 only, but whoever reaches the SuperLink's port there, with TLS by the certificate that is
+    made, can run programs in your name: do not use this on a machine that others log in to. Everything
+    about the run is kept in the folder OUT/NAME-deploy.
     """
     changes = [*(overrides or []), *([] if devices is None else [f"data.devices={devices}"])]
     settings = read_settings(config, changes, out, name)

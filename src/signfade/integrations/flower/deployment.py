@@ -19,15 +19,19 @@ from signfade.integrations.flower.exchange import Patience
 from signfade.integrations.flower.loopback import Loopback
 from signfade.integrations.flower.messages import Start
 from signfade.integrations.flower.server_core import DeployedServer, with_bounds
+from signfade.kernels.threads import available_threads
 from signfade.settings import RunSettings
-from signfade.simulation.run import RunFailed, make_task
+from signfade.simulation.run import Experiment, RunFailed, make_task
 
-__all__ = ["deploy", "deploy_folder", "write_app"]
+__all__ = ["deploy", "deploy_folder", "deployed_settings", "write_app"]
 
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 _POLL = 0.3
 _LAST_LINES = 5.0  # seconds to read the end of a run after its process has gone
+_ROUNDS = 10  # unless the settings say it
+_PROCESS = 6.0  # seconds of a core: Flower starts a process for every message, which imports Flower and torch
+_WAITING = 4.0  # seconds of a round in which nobody computes: Flower's processes ask each other for news
 _RESTARTS = 3  # of a SuperLink that ends by itself
 _PACKAGE = "signfade_deployed"
 _PROJECT = """[project]
@@ -56,6 +60,32 @@ def deploy_folder(settings: RunSettings) -> Path:
     return Path(settings.out) / f"{folder_name(settings.name)}-deploy"
 
 
+def deployed_settings(settings: RunSettings) -> RunSettings:
+    """Return the settings with what is sensible for real processes where they do not say it.
+
+    A round takes many seconds here, so there are 10 and each has a checkpoint; scales are bounded.
+
+    Example:
+        >>> from signfade.experiments.config import load
+        >>> deployed_settings(load(None)).rounds, deployed_settings(load(None, ["rounds=3"])).rounds
+        (10, 3)
+    """
+    defaults = {"rounds": _ROUNDS, "checkpoint_every": 1}
+    unsaid = {key: value for key, value in defaults.items() if key not in settings.model_fields_set}
+    return with_bounds(settings.model_copy(update=unsaid))
+
+
+def _estimate(devices: int, rounds: int) -> str:
+    """Say how long the rounds will take: docs/flower.md has the measurement."""
+    each = max(1.0, devices / available_threads()) * _PROCESS + _WAITING
+    total = rounds * each
+    words = f"{total / 60:.0f} min" if total >= 90 else f"{total:.0f} s"
+    return (
+        f"{rounds} rounds take about {words}: {each:.0f} s each, most of it to start "
+        f"{devices} Python processes"
+    )
+
+
 def deploy(
     settings: RunSettings,
     folder: Path,
@@ -76,7 +106,7 @@ def deploy(
     keys. Whatever happens, every process that was started is stopped. A SuperLink that ends is started again.
 
     Args:
-        settings: The run. `defence.bound_scales` is on unless they say otherwise.
+        settings: The run, completed by `deployed_settings`.
         folder: Its own folder.
         tls: Encrypt connections to the SuperLink.
         auth: Accept only SuperNodes that prove who they are; turns tls on.
@@ -93,9 +123,7 @@ def deploy(
         Interrupted: SIGINT or SIGTERM; the rounds so far are saved.
     """
     note = on_note or (lambda text: None)
-    if "checkpoint_every" not in settings.model_fields_set:  # rounds take seconds here, checkpoints do not
-        settings = settings.model_copy(update={"checkpoint_every": 1})
-    settings = with_bounds(settings)
+    settings = deployed_settings(settings)
     _check(settings, timeout)
     patience = Patience(timeout, quorum, deadline)
     run = RunFolder(folder)
@@ -118,6 +146,7 @@ def deploy(
     with on_stop_signal(lambda: stops.append(None)), RunFolder(place).claimed():
         app = write_app(place / "app", settings, run.path.absolute(), patience, keys=auth)
         note(f"starting a SuperLink and {settings.data.devices} SuperNodes; logs are in {place}")
+        note(_estimate(settings.data.devices, settings.rounds - len(run.read_metrics())))
         with Loopback(place, settings.data.devices, tls=tls or auth, auth=auth, proceed=proceed) as flower:
             _Followed(flower, app, run, on_round or (lambda record: None), note).run_to_end()
     summary = run.read_summary()
@@ -127,14 +156,20 @@ def deploy(
 
 
 def _check(settings: RunSettings, timeout: float) -> None:
-    """Raise at once what would otherwise fail in another process."""
+    """Raise at once what would otherwise fail in another process, and compile what all of them need.
+
+    On a new machine every device would otherwise compile the kernels in its first round, all at once and
+    for longer than a round may last.
+    """
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
     if settings.data.name in ("gaussian", "own"):
         raise ValueError(
             f"data.name must be digits, mnist, idx or regression here; got {settings.data.name!r}"
         )
-    DeployedServer(settings, Start.of_task(make_task(settings)))
+    task = make_task(settings)
+    DeployedServer(settings, Start.of_task(task))
+    Experiment(settings, task).advance()
 
 
 def _toml(settings: RunSettings) -> str:
