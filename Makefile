@@ -23,9 +23,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
-# What only tests and the optional parts need: Flower, Ray, Sionna, linters.
+# What only tests and the optional parts need: Flower, Ray, Sionna, trackers, linters.
 $(EVERYTHING): $(READY)
-	$(PIP) -e '.[dev,flower,ray,phy]'
+	$(PIP) -e '.[dev,flower,ray,phy,tracking]'
 	@touch $@
 
 setup: $(EVERYTHING)  ## create .venv with everything installed

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from signfade.api import *  # noqa: F403
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _PACKAGES = ["api", "data", "device", "experiments", "server", "simulation", "theory", "uplink"]
 _CALLS = ["compare", "config", "demo", "deploy", "export", "link", "load", "predict_errors"]
