@@ -294,7 +294,7 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
         (["run", *sets("method.aggregator=vote")], "method.aggregator must be"),
         (["run", *sets("model.name=resnet")], "package.module:function or file.py:function; got 'resnet'"),
         (["run", *sets("attack.kind=bribe")], "attack.kind must be one of none, sign-flip, "),
-        (["run", *sets("data.name=cifar")], "regression, gaussian, package.module:function or file.py"),
+        (["run", *sets("data.name=cifar")], "sotu, package.module:function or file.py"),
         (["run", *sets("method.aggregator=absent.py:rule")], "no such file: absent.py"),
         (
             ["run", *sets("cell.city=moon")],
@@ -324,7 +324,7 @@ def test_interrupted_and_resumed_as_told(tmp_path: Path) -> None:
         (["data", "split", *sets("data.name=gaussian")], "gaussian has no classes"),
         (["data", "split", *sets("data.devices=1438")], "1437; got 1438"),
         (["data", "fetch", "digits"], "digits needs no fetching"),
-        (["data", "fetch", "minst"], "no data set 'minst'; fetch mnist"),
+        (["data", "fetch", "minst"], "no data set 'minst'; fetch one of mnist"),
         (["run", "--out", ""], "--out must name a folder"),
         (["theory", "--snr-db", "4000"], "--snr-db must be numbers"),
         (

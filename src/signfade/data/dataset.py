@@ -152,12 +152,13 @@ def fetch(name: str, folder: str | Path | None = None, **options: Any) -> Path:
         >>> fetch("digits")
         Traceback (most recent call last):
         ...
-        ValueError: digits needs no fetching; what does: mnist, fashion-mnist, cifar10, shakespeare, sotu
+        ValueError: digits needs no fetching; fetch one of mnist, fashion-mnist, cifar10, shakespeare, sotu
     """
-    source = DATASETS.find(name)
-    if source.fetch is None:
+    source = DATASETS.built_in(name)
+    if source is None or source.fetch is None:
         others = ", ".join(other for other, entry in DATASETS.items() if entry.fetch)
-        raise ValueError(f"{name} needs no fetching; what does: {others}")
+        problem = f"no data set {name!r}" if source is None else f"{name} needs no fetching"
+        raise ValueError(f"{problem}; fetch one of {others}")
     return source.fetch(folder, **options)
 
 

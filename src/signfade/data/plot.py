@@ -86,6 +86,8 @@ def _plot_sizes(split: Split) -> Figure:
     few = split.devices <= _FEW
     totals = split.counts if few else np.sort(split.counts)[::-1]
     _draw_totals(axes, totals.astype(np.float64), few)
+    axes.set_xlim(-0.6, split.devices - 0.4)
+    axes.locator_params(axis="y", nbins=6, integer=True)
     axes.set_xlabel("device" if few else f"{split.devices} devices, sorted by size", color=_INK)
     if few:
         axes.set_xticks(range(split.devices))

@@ -36,7 +36,7 @@ def settings(**changes: Any) -> RunSettings:
 @pytest.mark.parametrize(
     ("changes", "options", "reason"),
     [
-        ({"data__name": "gaussian"}, {}, r"data\.name must be digits, mnist, idx or regression here"),
+        ({"data__name": "gaussian"}, {}, r"data\.name must be a set with samples here"),
         ({"data__name": "own"}, {}, r"data\.name must be .* got 'own'"),
         ({}, {"timeout": 0.0}, "timeout must be a positive number of seconds; got 0"),
         ({}, {"timeout": float("inf")}, "timeout must be a positive number"),
@@ -59,7 +59,7 @@ def test_what_cannot_be_deployed_leaves_no_trace(
 def test_the_command_says_it_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["deploy", "--devices", "2", "--set", "data.name=gaussian", "--out", str(tmp_path)]
     assert signfade(words) == 2
-    assert capsys.readouterr().err.startswith("signfade: data.name must be digits, mnist, idx or regression")
+    assert capsys.readouterr().err.startswith("signfade: data.name must be a set with samples here")
     assert signfade(["deploy", "--devices", "0", "--out", str(tmp_path)]) == 2
     assert "data.devices must be greater than or equal to 1; got 0" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -165,7 +165,7 @@ def _check(settings: RunSettings, timeout: float) -> None:
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
     if settings.data.name in ("gaussian", "own"):
         raise ValueError(
-            f"data.name must be digits, mnist, idx or regression here; got {settings.data.name!r}"
+            f"data.name must be a set with samples here, or regression; got {settings.data.name!r}"
         )
     task = make_task(settings)
     DeployedServer(settings, Start.of_task(task))
