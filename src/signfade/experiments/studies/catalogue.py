@@ -19,6 +19,7 @@ from signfade.experiments.studies.paper.regression import FIG_CONVERGENCE, FIG_R
 from signfade.experiments.studies.paper.tables import CALIBRATE, TABLE_ACCURACY, TABLE_DEVICES, TABLE_ROUNDS
 from signfade.experiments.studies.radio import RADIO
 from signfade.experiments.studies.study import Part, Study
+from signfade.experiments.studies.tasks import TASKS
 
 __all__ = ["JOINT", "PAPER", "STUDIES", "choose", "parts_by_name"]
 
@@ -27,7 +28,7 @@ _MORE = (FIG_QUANTISATION, TABLE_ACCURACY, FIG_DOWNLINK, FIG_SNR, FIG_MSE, FIG_C
 _JOINT = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
 PAPER = Study("paper", "The paper's experiments, ours beside the paper's", "results", _PAPER + _MORE, opening)
 JOINT = Study("joint", "The joint posterior", "joint", _JOINT, host="bfl.md")
-STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS, DIAL)
+STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS, DIAL, TASKS)
 
 
 def parts_by_name() -> dict[str, Part]:

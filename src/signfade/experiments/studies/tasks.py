@@ -1,0 +1,123 @@
+"""Tasks that people train today, against uplink bits: the tables and the figure of docs/tasks.md."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from signfade.experiments.config import resolve
+from signfade.experiments.studies.drawing import log_axis, new_figure
+from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want
+from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
+from signfade.experiments.style import line_style
+from signfade.settings import RunSettings
+
+__all__ = ["TASKS"]
+
+_DATA: dict[str, Any] = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text(encoding="utf-8"))
+_TASKS = list(_DATA["tasks"])
+_BASELINE = "FedAvg"
+_LATE = 3  # evaluations that the accuracy at the end is a mean of
+
+
+def _rows(task: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield method, bandwidth and settings of each row; the first bandwidth of all methods comes first."""
+    for name, method in (_DATA["digital"] | _DATA["more"].get(task, {})).items():
+        yield name, "any", method
+    for band, hertz in _DATA["bandwidths"].items():
+        for name, method in _DATA["radio"].items():
+            yield name, band, method | {"cell.bandwidth_hz": hertz}
+
+
+def _runs(scale: Scale, task: str, name: str, method: dict[str, Any]) -> list[RunSettings]:
+    tree = _DATA["base"] | _DATA["tasks"][task] | method | {"label": name, "name": "tasks"}
+    tree["rounds"] = min(tree["rounds"], scale.rounds)
+    if scale.data == "digits":
+        tree |= {"data.name": "digits", "data.split": "iid", "model.name": "mlp", "data.devices": 20}
+        tree |= {"model.lora_rank": 0, "model.trained": []}
+    return [resolve(tree | {"seed": seed}) for seed in range(scale.figure_seeds)]
+
+
+def _wants(task: str) -> Callable[[Scale, Records], list[Want]]:
+    return lambda scale, records: [
+        Want(run, Tier.EXTRA, ours=True, order=order)
+        for order, (name, _, method) in enumerate(_rows(task))
+        for run in _runs(scale, task, name, method)
+    ]
+
+
+def _mbit(records: Sequence[Record]) -> float:
+    """Uplink Mbit of all devices in all rounds, all items counted."""
+    return fmean((record.value("uplink_bits") or 0.0) / 1e6 for record in records)
+
+
+def _spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean of a number over seeds, and its standard deviation where there are several."""
+    mean = f"{fmean(values):.{digits}f}"
+    return f"{mean} ± {stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def _table(results: Results, task: str) -> list[Block]:
+    found = [
+        (name, band, results.records.find_all(_runs(results.scale, task, name, method)))
+        for name, band, method in _rows(task)
+    ]
+    full = next(records for name, _, records in found if name == _BASELINE)
+    rows = []
+    for name, band, records in found:
+        if not records:
+            continue
+        cells = [name, band, str(len(records)), _spread([100 * r.late_accuracy(_LATE) for r in records])]
+        if _reads(task):
+            cells.append(_spread([math.exp(r.value("last_test_loss") or math.nan) for r in records], 2))
+        cells += [f"{_mbit(records):,.3g}", f"1/{_mbit(full) / _mbit(records):,.0f}" if full else ""]
+        rows.append(cells)
+    text = ["perplexity"] if _reads(task) else []
+    heads = ["method", "bandwidth", "seeds", "accuracy, %", *text, "uplink, Mbit", "of FedAvg's"]
+    return [Table(heads, rows, name=task)] if rows else []
+
+
+def _reads(task: str) -> bool:
+    """Whether the task predicts every character of a text, so that perplexity makes sense."""
+    return str(_DATA["tasks"][task]["model.name"]).startswith("char-")
+
+
+def _figure(results: Results) -> list[Block]:
+    with new_figure((9.6, 3.6), results.scale, columns=len(_TASKS)) as (figure, panels):
+        for task, axes in zip(_TASKS, np.ravel(panels)):
+            shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_DATA["bandwidths"])))]
+            for index, (name, _, method) in enumerate(shown):
+                records = results.records.find_all(_runs(results.scale, task, name, method))
+                curves = [(record, record.points("accuracy")) for record in records]
+                if not curves:
+                    continue
+                rounds = sorted(set.intersection(*(set(points) for _, points in curves)))
+                each = _mbit(records) / records[0].rounds
+                mean = [100 * fmean(points[t] for _, points in curves) for t in rounds]
+                style = line_style(index)
+                line = {"color": style.color, "dashes": style.dashes, "marker": style.marker, "markersize": 3}
+                axes.plot(each * np.array(rounds), mean, label=name, **line)
+            axes.set(title=task, xscale="log", xlabel="uplink Mbit so far", ylabel="test accuracy (%)")
+            log_axis(axes.xaxis)
+        handles, labels = max(
+            (axes.get_legend_handles_labels() for axes in np.ravel(panels)), key=lambda p: len(p[1])
+        )
+        if labels:
+            figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    return [picture_or_missing(figure, "tasks", "Accuracy against uplink bits of all devices at 1 MHz")]
+
+
+def _part(task: str) -> Part:
+    def render(results: Results) -> list[Block]:
+        return [*(_figure(results) if task == _TASKS[0] else []), *_table(results, task)]
+
+    return Part(f"tasks-{_TASKS.index(task) + 1}", task, "ours", render, _wants(task), partial=True)
+
+
+TASKS = Study("tasks", "Tasks of today", "tasks", tuple(map(_part, _TASKS)), host="tasks.md")

@@ -1,0 +1,29 @@
+"""The study of today's tasks: its runs are valid settings, and a row says what its records say."""
+
+from __future__ import annotations
+
+import math
+
+from signfade.experiments.studies import tasks
+from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, family_of
+from signfade.experiments.studies.study import Table
+
+
+def test_every_run_is_another_one_and_a_quick_study_needs_no_fetching() -> None:
+    for part in tasks.TASKS.parts:
+        runs = [want.settings for want in part.wants(FULL, Records())]
+        assert len({(family_of(run), run.seed) for run in runs}) == len(runs) > 0
+        assert {want.settings.data.name for want in part.wants(QUICK, Records())} == {"digits"}
+
+
+def test_a_row_has_accuracy_perplexity_and_bits_relative_to_fedavg() -> None:
+    records, task = Records(), "Shakespeare"
+    for name, _, method in list(tasks._rows(task))[:3]:
+        for run in tasks._runs(FULL, task, name, method):
+            bits = {"FedAvg": 4e9}.get(name, 1e7)
+            curve = {"round": [36, 38, 40], "accuracy": [0.4, 0.5, 0.6 + 0.03 * run.seed]}
+            summary = {"uplink_bits": bits, "last_test_loss": math.log(6.0)}
+            records.add(Record("r", family_of(run), run.seed, run.rounds, summary, curve))
+    [table] = [block for block in tasks._table(Results(FULL, records, {}), task) if isinstance(block, Table)]
+    assert table.rows[0] == ["FedAvg", "any", "3", "51.0 ± 1.0", "6.00 ± 0.00", "4e+03", "1/1"]
+    assert table.rows[1][-2:] == ["10", "1/400"]
