@@ -15,8 +15,9 @@ def test_every_run_of_every_cell_resolves_and_has_a_name_of_its_own() -> None:
     for scale in (FULL, QUICK):
         wants = [want for part in dial.DIAL.parts[1:] for want in part.wants(scale, Records())]
         names = [(family_of(want.settings), want.settings.seed, want.settings.label) for want in wants]
-        clean = sum("cell.bandwidth_hz" in layer for layer in dial._CELLS.values()) * 3  # methods, shared
-        assert len(names) == len(set(names)) + clean * scale.figure_seeds > 20
+        # Three methods with a perfect channel are the same at all bandwidths; digits stand for Fashion-MNIST.
+        shared = 2 * 3 + 5 * scale.quick
+        assert len(names) == len(set(names)) + shared * scale.figure_seeds > 20
         assert {(want.settings.seed, family_of(want.settings)) for want in wants} == {
             (want.settings.seed, family_of(want.settings))
             for want in dial.DIAL.parts[0].wants(scale, Records())
