@@ -640,7 +640,8 @@ class RunSettings(_Section):
         training = PRESET_TRAINING.get(str(method.get("preset")), {})
         for section, proposed in (*protocol.items(), *training.items()):
             if isinstance(given := filled.get(section, {}), dict):
-                said = given.keys() | (_LENGTHS if _LENGTHS & given.keys() else set())
+                long = any(given.get(key) is not None for key in _LENGTHS)  # a null is no length
+                said = given.keys() | (_LENGTHS if long else set())
                 fresh = {key: value for key, value in proposed.items() if key not in said}
                 filled = {**filled, section: {**fresh, **given}}
         return filled

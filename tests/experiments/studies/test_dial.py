@@ -53,7 +53,7 @@ def test_the_summary_names_the_rival_with_the_fewest_bits_and_the_ratio_to_fedav
     table, air, *figures = dial._summary(results(kbit))
     assert isinstance(table, Table)
     fewest = "2.1 ± 0.0 (EDEN at 0.01 bit)"
-    assert table.rows[0] == [dial._FIRST, "0.9", "2.2 ± 0.0", "3,000 ± 0", "1,389", fewest]
+    assert table.rows[0] == [dial._FIRST, "0.9", "3, 3", "2.2 ± 0.0", "3,000 ± 0", "1,389", fewest]
     assert [figure.name for figure in figures if isinstance(figure, Picture)] == ["dial", "dial-front"]
     assert isinstance(air, Table)
     each = float(air.rows[0][1])  # of 720 bits 636 are signs, which need no code

@@ -170,8 +170,9 @@ def _summary(results: Results) -> list[Block]:
         best = min(costs, key=costs.__getitem__, default="")
         columns = [_text(cost.kbit_to(target), cost.runs[0].rounds) for cost in (ours, fedavg)]
         last = _text(rivals[best].kbit_to(target), 0) + f" ({best})" if best else ""
-        rows.append([cell, f"{target:g}", *columns, f"{fmean(ratios):,.0f}" if ratios else "", last])
-    heads = ["cell", "accuracy", "low-rate, kbit", "FedAvg, kbit", "ratio", "best rival, kbit"]
+        seeds = f"{len(ours.found)}, {len(fedavg.found)}"
+        rows.append([cell, f"{target:g}", seeds, *columns, f"{fmean(ratios):,.0f}" if ratios else "", last])
+    heads = ["cell", "accuracy", "seeds", "low-rate, kbit", "FedAvg, kbit", "ratio", "best rival, kbit"]
     return [Table(heads, rows, name="summary"), *_air(results), *_figures(results)] if rows else []
 
 
