@@ -46,7 +46,7 @@ test: lint types  ## lint, types, doctests and all tests
 test-cpus: $(EVERYTHING)  ## the numerical tests as other CPUs would run them: other last bits
 	$(BIN)/python tests/cpus.py
 
-bench: $(READY)  ## speeds, as ratios measured in turn, also written to runs/bench/*.json
+bench: $(READY)  ## speeds, as ratios measured in turn, kept in docs/bench/VERSION.json
 	@mkdir -p runs/bench
 	$(BIN)/python benchmarks/uplink.py --json runs/bench/uplink.json
 	$(BIN)/python benchmarks/uplink.py --scaling --json runs/bench/scaling.json
@@ -55,6 +55,7 @@ bench: $(READY)  ## speeds, as ratios measured in turn, also written to runs/ben
 	$(BIN)/python benchmarks/gradients.py --model regression --json runs/bench/regression.json
 	$(BIN)/python benchmarks/round.py --json runs/bench/round.json
 	$(BIN)/python benchmarks/processes.py --json runs/bench/processes.json
+	$(BIN)/python benchmarks/history.py
 
 # Simulators that would not share our environment get one of their own; what does not install is left out.
 $(PEERS)/.ready: constraints.txt

@@ -5,6 +5,7 @@ what is stopped.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,16 @@ def test_another_or_unfinished_run_in_the_folder_is_refused(tmp_path: Path) -> N
     notes: list[str] = []
     assert deploy(settings(), folder.path, on_note=notes.append) == {"rounds": 3, "name": "done"}
     assert notes == [f"{folder.path} is already finished"]
+
+
+def test_time_is_estimated_in_proportion_to_rounds_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploying, "available_threads", lambda: 2)
+    assert deploying._estimate(1, 2) == deploying._estimate(2, 2).replace("2 Python", "1 Python")
+    few, many = (re.search(r"(\d+) s each", deploying._estimate(devices, 6)) for devices in (2, 20))
+    assert few is not None
+    assert many is not None
+    assert int(few[1]) < int(many[1]) < 10 * int(few[1])
+    assert deploying._estimate(20, 60).startswith(f"60 rounds take about {int(many[1])} min: ")
 
 
 def test_the_folder_stands_beside_that_of_the_simulation() -> None:
