@@ -35,9 +35,9 @@ def test_the_app_learns_and_keeps_its_run(tmp_path: Path, monkeypatch: pytest.Mo
     for kind, reference in project["components"].items():
         module, name = reference.split(":")
         apps[kind] = getattr(importlib.import_module(module), name)
-    contexts = [Context(1, 100 + k, {"partition-id": k}, RecordDict(), config) for k in range(4)]
+    contexts = [Context(1, 100 + k, {"partition-id": k}, RecordDict(), config) for k in range(2)]
     grid = CallingGrid(
-        {100 + k: lambda message, k=k: apps["clientapp"](message, contexts[k]) for k in range(4)}
+        {100 + k: lambda message, k=k: apps["clientapp"](message, contexts[k]) for k in range(2)}
     )
     apps["serverapp"](grid, Context(1, 1, {}, RecordDict(), config))
 
@@ -45,7 +45,7 @@ def test_the_app_learns_and_keeps_its_run(tmp_path: Path, monkeypatch: pytest.Mo
     metrics = folder.read_metrics()
     assert folder.finished
     assert [(record["devices"], record["refused"], record["failed"]) for record in metrics] == [
-        (4, 0, 0)
+        (2, 0, 0)
     ] * 10
     assert metrics[-1]["train_loss"] < 0.9 * metrics[0]["train_loss"]
     assert metrics[-1]["test_accuracy"] > 0.3  # chance is 0.1

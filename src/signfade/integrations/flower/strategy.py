@@ -143,6 +143,8 @@ class OneBitStrategy(Strategy):
         if not self._present:
             least, seconds = self._min_devices, self._connect_timeout
         end = time.monotonic() + seconds
+        waiting = "waiting %.0f s at most: %d devices are connected, signfade.data.devices asks for %d"
+        known = -1
         while True:
             # A node whose late answer has come is free again.
             self.validator.drop_late(self._exchange.late(grid), self.round)
@@ -151,6 +153,9 @@ class OneBitStrategy(Strategy):
                 return nodes
             if time.monotonic() >= end:
                 break
+            if len(nodes) != known and least > 1:
+                log(INFO, waiting, end - time.monotonic(), len(nodes), least)
+            known = len(nodes)
             time.sleep(_POLL)
         if not nodes:
             raise RunFailed(f"round {self.round + 1}: no device is connected")
