@@ -11,7 +11,7 @@ import pytest
 
 from signfade.cli.entry import run as signfade
 from signfade.experiments.config import load
-from signfade.experiments.distance import limit_lines, limit_notes, predicted_errors
+from signfade.experiments.distance import limit_lines, limit_notes, limit_numbers, predicted_errors
 from signfade.experiments.group import Group, Run
 from signfade.experiments.html_report import render_report
 from signfade.experiments.metrics import summarise
@@ -150,7 +150,10 @@ def test_theory_refuses_in_one_sentence(words: list[str], says: str, capsys: Tex
 
 
 def lines(correlation: float, *changes: str) -> list[str]:
-    return limit_lines(load(None, [*changes]), np.zeros((1, 20)), correlation)
+    settings = load(None, [*changes])
+    return limit_lines(
+        settings, limit_numbers(settings, np.zeros((1, settings.data.devices)), correlation), correlation
+    )
 
 
 def test_link_says_error_limit_and_distance() -> None:
@@ -166,7 +169,7 @@ def test_link_says_error_limit_and_distance() -> None:
     assert lines(0.0, "method.aggregator=ideal") == []
     assert "received one by one" in lines(0.0, "method.aggregator=sbfl", "cell.access=over_the_air")[0]
     assert "Gaussian coordinates" in lines(0.0, "method.aggregator=sbfl", "method.prior=laplacian")[0]
-    many = limit_lines(load(None, ["data.devices=501"]), np.zeros((1, 501)), 0.0)
+    many = lines(0.0, "data.devices=501")
     assert many[-1].endswith("per weight; of the first 500 devices.")
     with pytest.raises(ValueError, match=r"correlation must be from -0.0526 to 1 for 20 devices; got 2"):
         lines(2.0)

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from signfade.experiments.config import ConfigError, load
-from signfade.experiments.link_notes import air_error, bit_errors, path_loss_note, switch_notes
-from signfade.experiments.link_study import link_text, study_link
+from signfade.experiments.link_notes import air_error, bit_errors, downlink_note, path_loss_note, switch_notes
+from signfade.experiments.link_study import study_link
 from signfade.settings import CellSettings
 from signfade.theory import block_error_faded, mse, mse_faded, pilot_mse
+from signfade.uplink import make_radio
 
 SNR_DB = np.array([0.0, 20.0])
 
@@ -43,7 +44,7 @@ def test_the_share_of_lost_words_is_that_of_theory() -> None:
     (note,) = switch_notes(load(None, ["cell.side_info=coded", "cell.code_length=200"]), np.array([3.0]))
     lost = block_error_faded(10**0.3, 64 + 24, 200)
     assert note == f"Scalars: {100 * lost:.0f} % of the codewords (200 bits, 32 bits per scalar) are lost."
-    (note,) = notes("cell.side_info=coded", "method.scales=layer")
+    (note,) = notes("cell.side_info=coded", "method.scales=layer", "method.aggregator=sbfl")
     assert "depends on the model" in note
 
 
@@ -91,6 +92,17 @@ def test_path_loss_outside_its_measurements_is_told() -> None:
     assert "cell.carrier_mhz = 3500 (1500 to 2000), cell.base_m = 20 (30 to 200)" in note
 
 
+def test_missed_broadcasts_are_those_of_the_rounds() -> None:
+    cell = CellSettings(downlink="coded", downlink_rate=6.0, antennas=2)
+    radio = make_radio(cell, 4000, seed=1)
+    (note,) = downlink_note(radio)
+    missed = 1 - np.mean([radio.hears(t) for t in range(5)])
+    told = float(note.split()[1]) / 100
+    assert told == pytest.approx(missed, abs=4 * np.sqrt(missed * (1 - missed) / 20_000) + 5e-4)
+    assert note.endswith("% of the broadcasts at 6 bit/s/Hz are missed.")
+    assert downlink_note(make_radio(CellSettings(), 3, seed=1)) == []
+
+
 def test_link_prints_them() -> None:
     study = study_link(
         load(
@@ -105,7 +117,7 @@ def test_link_prints_them() -> None:
         )
     )
     console = Console(width=120, file=io.StringIO(), record=True)
-    for part in link_text(study):
+    for part in study.text():
         console.print(part)
     text = console.export_text()
     assert "Bits: " in text

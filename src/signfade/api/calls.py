@@ -363,11 +363,34 @@ def deploy(
     return RunResult(place.path, place, ended=ended)
 
 
-def link(config: Config = None, **settings: Any) -> LinkStudy:
-    """Study the cell of a run without training: SNRs, predicted errors: `signfade link`."""
+def link(
+    config: Config = None,
+    *,
+    weights: int | None = None,
+    correlation: float = 0.0,
+    target_error: float = 0.1,
+    **settings: Any,
+) -> LinkStudy:
+    """Study the cell of a run without training and without data: `signfade link`.
+
+    The result has the tables of docs/link.md in `tables`, and a figure, `plot()`.
+
+    Args:
+        config: As in `run`.
+        weights: Number of weights of the model, where the settings alone do not tell it.
+        correlation: Between any two devices' gradients, for the limit.
+        target_error: Share of wrong bits, and of lost codewords, that a link may have.
+        settings: As in `run`.
+
+    Example:
+        >>> study = link(cell={"snr_db": 10.0}, data={"devices": 2})
+        >>> [round(row["ber"], 4) for row in study.tables.tables["devices"].rows]
+        [0.0975, 0.0975]
+    """
     from signfade.experiments.link_study import study_link
 
-    return study_link(read_inputs(config, settings).settings)
+    options: dict[str, Any] = {"correlation": correlation, "target_error": target_error}
+    return study_link(read_inputs(config, settings).settings, weights=weights, **options)
 
 
 def predict_errors(

@@ -130,24 +130,36 @@ def link(
     correlation: Annotated[
         float, Option(metavar="R", help="Between any two devices' gradients, for the limit.")
     ] = 0.0,
+    weights: Annotated[
+        int | None, Option(metavar="M", min=1, help="Weights of the model, where only the data would tell.")
+    ] = None,
+    target_error: Annotated[
+        float, Option(metavar="P", help="Wrong bits, or lost codewords, that a link may have.")
+    ] = 0.1,
+    json_file: JsonFile = None,
+    csv_folder: CsvFolder = None,
 ) -> None:
-    """Study the cell of a run, without training.
+    """Study the cell of a run, without training and without data.
 
-    The SNRs of the devices, the error predicted for every rule, and how far the run's method is above the
-    limit. Pictures go to OUT/NAME-link.
+    The link budget, SNRs, coverage, every device, error curves, time and energy of a round, the error
+    predicted for every rule, and how far the run's method is above the limit. The figure goes to
+    OUT/NAME-link.
     """
     settings = read_settings(config, overrides, out)
     from signfade import api
     from signfade.experiments.files import folder_name
-    from signfade.experiments.link_study import link_text, plot_link
+    from signfade.experiments.style import save_figure
 
-    study = api.link(settings)
-    text = link_text(study, correlation)
-    files = plot_link(study, Path(settings.out) / folder_name(f"{settings.name}-link"))
+    study = api.link(settings, weights=weights, correlation=correlation, target_error=target_error)
+    written = export(study.tables, json_file, csv_folder)
+    stem, figure = Path(settings.out) / folder_name(f"{settings.name}-link") / "link", study.plot()
+    files = [] if figure is None else save_figure(figure, stem, ["png"])
+    if written is None:
+        return
     console = stdout_console()
-    for part in text:
+    for part in study.text():
         console.print(part)
-    print_paths(files)
+    print_paths([*files, *written])
 
 
 def theory(

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from signfade.experiments.files import FolderError, why, write_atomically
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 __all__ = ["Column", "DataTable", "TableSet"]
 
@@ -44,7 +44,8 @@ class Column:
 class DataTable:
     """Rows with the same keys. A key ends in its unit: `distance_m`, `snr_db`, `energy_j`; shares have none.
 
-    `columns` are those that people see, in their order; programs get every key of the rows.
+    `columns` are those that people see, in their order; programs get every key of the rows. With `across`
+    people see the rows side by side, each under its first column.
 
     Example:
         >>> table = DataTable("Users", {"snr_db": Column("SNR (dB)")}, [{"user": 0, "snr_db": 3.14}])
@@ -55,21 +56,27 @@ class DataTable:
     title: str
     columns: Mapping[str, Column]
     rows: Sequence[Mapping[str, Any]]
+    across: bool = False
 
-    def to_text(self, rows: Iterable[Mapping[str, Any]] | None = None) -> Table:
-        """Return the table for a terminal, of some rows if they are given."""
+    def to_text(self, rows: Sequence[Mapping[str, Any]] | None = None) -> Group:
+        """Return title and table for a terminal, of some rows if they are given."""
         from rich import box
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        shown = self.rows if rows is None else rows
+        cells = [[column.write(row.get(key)) for row in shown] for key, column in self.columns.items()]
+        lines = [[column.header, *row] for column, row in zip(self.columns.values(), cells)]
+        if not self.across:
+            lines = [list(line) for line in zip(*lines)]
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.pad_edge = table.show_edge = False
-        for key, column in self.columns.items():
-            words = all(isinstance(row.get(key), str) for row in self.rows)
-            table.add_column(column.header, justify="left" if words else "right", no_wrap=not words)
-        for row in self.rows if rows is None else rows:
-            table.add_row(*(Text(column.write(row.get(key))) for key, column in self.columns.items()))
-        return table
+        for place, header in enumerate(lines[0]):
+            table.add_column(header, justify="right" if place else "left", no_wrap=True)
+        for line in lines[1:]:
+            table.add_row(*map(Text, line))
+        return Group(Text(self.title, style="bold"), table)
 
     def to_csv(self) -> str:
         """Return every key of the rows as CSV, numbers in full, with a header."""

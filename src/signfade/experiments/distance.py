@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -18,7 +18,7 @@ from signfade.theory.limits import above_db, limit
 from signfade.theory.rate import Rotated, harmonics
 from signfade.theory.rules import moments
 
-__all__ = ["INDEPENDENT", "above_text", "limit_lines", "limit_notes", "predicted_errors"]
+__all__ = ["INDEPENDENT", "above_text", "limit_lines", "limit_notes", "limit_numbers", "predicted_errors"]
 
 Array = NDArray[np.float64]
 
@@ -77,14 +77,33 @@ def predicted_errors(settings: RunSettings, snr: Array, correlation: float) -> t
     return fmean(plain), fmean(debiased)
 
 
-def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: float) -> list[str]:
-    """Return the error predicted for the sum under the run's method, and the limit, as lines.
+def limit_numbers(settings: RunSettings, faded_snr_db: Array | None, correlation: float) -> dict[str, float]:
+    """Return the limit, the predicted error of the sum, plain and debiased, and how far they are above it.
 
-    SNRs are `[T, K]`, None for perfect links, where the limit is zero.
+    SNRs are `[T, K]`; keys are `limit_nmse`, `nmse`, `above_limit_db`, `debiased_nmse` and
+    `debiased_above_limit_db`. Empty where there is no limit: perfect links, signs added up by the air,
+    coordinates that are not Gaussian, numbers in full.
     """
+    method = settings.method
+    gaussian = method.family == "gaussian" or method.rotation != "none"
+    on_the_radio = AGGREGATORS.find(method.aggregator).sends != "values" and faded_snr_db is not None
+    if faded_snr_db is None or not (on_the_radio and gaussian and settings.cell.access == "orthogonal"):
+        return {}
+    snr = 10 ** (faded_snr_db[:, :_DEVICES] / 10)
+    equal_correlation(snr.shape[1], correlation)  # refuses what no devices can have
+    snr = snr[: max(1, _PAIRS // snr.shape[1] ** 2)]
+    least = float(np.mean(limit(snr, max(0.0, correlation), dial_uses(method.bits_per_weight))))
+    found = {"limit_nmse": least}
+    if (errors := predicted_errors(settings, snr, correlation)) is not None:
+        for name, error in zip(("", "debiased_") if method.debias else ("",), errors):
+            found |= {f"{name}nmse": error, f"{name}above_limit_db": float(above_db(error, least))}
+    return found
+
+
+def limit_lines(settings: RunSettings, found: Mapping[str, float], correlation: float) -> list[str]:
+    """Return what `limit_numbers` found as lines; none over perfect links, where the limit is zero."""
     method, cell = settings.method, settings.cell
-    rule = AGGREGATORS.find(method.aggregator)
-    if rule.sends == "values" or faded_snr_db is None:
+    if AGGREGATORS.find(method.aggregator).sends == "values" or cell.perfect:
         return []
     if cell.access == "over_the_air":
         return [
@@ -92,27 +111,24 @@ def limit_lines(settings: RunSettings, faded_snr_db: Array | None, correlation: 
         ]
     if method.family != "gaussian" and method.rotation == "none":
         return ["Limit: it is that of Gaussian coordinates; set method.rotation to shared or private."]
-    snr = 10 ** (faded_snr_db[:, :_DEVICES] / 10)
-    equal_correlation(snr.shape[1], correlation)  # refuses what no devices can have
-    snr = snr[: max(1, _PAIRS // snr.shape[1] ** 2)]
-    uses = dial_uses(method.bits_per_weight)
-    least = float(np.mean(limit(snr, max(0.0, correlation), uses)))
     lines = []
-    if (errors := predicted_errors(settings, snr, correlation)) is not None:
+    if "nmse" in found:
         rate = method.bits_per_weight
         sent = "amplitudes" if rate == "analog" else f"{rate:g} bit{'s' * (rate > 1)} per weight"
         lines.append(
             f"{settings.method_label}, {sent}, rotation {method.rotation}: predicted error of the sum "
-            f"{errors[0]:.3g}, {_above(errors[0], least)}."
+            f"{found['nmse']:.3g}, {_db(found['above_limit_db'])} above the limit."
         )
-        if method.debias:
-            lines.append(f"Debiased: predicted error {errors[1]:.3g}, {_above(errors[1], least)}.")
+    if "debiased_nmse" in found:
+        above = f"{_db(found['debiased_above_limit_db'])} above the limit"
+        lines.append(f"Debiased: predicted error {found['debiased_nmse']:.3g}, {above}.")
     what = f"bound for devices correlated by {correlation:g}" if correlation > 0 else INDEPENDENT
     apart = "; none is known for devices that disagree" if correlation < 0 else ""
+    uses = dial_uses(method.bits_per_weight)
     each = "use" if uses == 1 else "uses"
-    if faded_snr_db.shape[1] > _DEVICES:
+    if settings.data.devices > _DEVICES:
         apart += f"; of the first {_DEVICES} devices"
-    return [*lines, f"Limit: {least:.3g}, {what}, {uses:g} channel {each} per weight{apart}."]
+    return [*lines, f"Limit: {found['limit_nmse']:.3g}, {what}, {uses:g} channel {each} per weight{apart}."]
 
 
 def limit_notes(groups: Sequence[Group]) -> list[str]:
@@ -131,10 +147,6 @@ def above_text(values: Sequence[float]) -> str:
         ('2.5 dB', '–')
     """
     return _db(fmean(values)) if values else "–"
-
-
-def _above(error: float, least: float) -> str:
-    return f"{_db(float(above_db(error, least)))} above the limit"
 
 
 def _db(value: float) -> str:

@@ -7,17 +7,18 @@ from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-from signfade.experiments.config import ConfigError
+from signfade.device import EXACT_BITS
+from signfade.experiments.link_needs import LinkNeeds, fading_law, find_needs
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings, RunSettings
-from signfade.theory.coding import block_error_faded
+from signfade.theory.coding import bit_error_faded, block_error_faded, outage
 from signfade.theory.errors import mse_faded
 from signfade.theory.pilots import PilotRule, pilot_mse
-from signfade.theory.rules import fading_nodes, kappa_of
+from signfade.theory.rules import kappa_of
+from signfade.uplink.radio import Radio
 
-__all__ = ["air_error", "bit_errors", "path_loss_note", "switch_notes"]
+__all__ = ["air_error", "bit_errors", "downlink_note", "path_loss_note", "switch_notes"]
 
 Array = NDArray[np.float64]
 
@@ -27,8 +28,7 @@ _AIR_ROUNDS, _AIR_COORDINATES = 50, 2000  # tell an error to about a hundredth o
 
 def bit_errors(mean_snr: Array, cell: CellSettings) -> float:
     """Return the share of bits whose sign arrives wrong, `E[Q(sqrt(gamma))]`, over devices and fading."""
-    power, weight = fading_nodes(cell.fading, cell.rician_k)
-    return float(np.mean(special.ndtr(-np.sqrt(mean_snr[:, None] * power)) @ weight))
+    return float(np.mean(bit_error_faded(mean_snr, **fading_law(cell))))
 
 
 def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
@@ -49,11 +49,29 @@ def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
     return notes
 
 
-def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array | None = None) -> list[str]:
+def downlink_note(radio: Radio) -> list[str]:
+    """Return how many of the broadcasts devices cannot decode, where the downlink can fail."""
+    cell, mean_db = radio.settings, radio.downlink_snr_db
+    if cell.downlink == "error_free" or mean_db is None:
+        return []
+    one_antenna = 10 ** (mean_db / 10) / cell.antennas  # each sends a part of the power
+    missed = np.mean(outage(2**cell.downlink_rate - 1, one_antenna, **fading_law(cell)))
+    return [
+        f"Downlink: {100 * missed:.1f} % of the broadcasts at {cell.downlink_rate:g} bit/s/Hz are missed."
+    ]
+
+
+def switch_notes(
+    settings: RunSettings,
+    mean_snr_db: Array,
+    faded_snr_db: Array | None = None,
+    needs: LinkNeeds | None = None,
+) -> list[str]:
     """Return what the errors of known links leave out, one sentence for each switch that is thrown.
 
     The mean SNR of a bit of each device, `[K]`; the same with the fading of some rounds, `[T, K]`, for the
-    error over the air. A `ConfigError` says that the scalars do not fit into the codeword.
+    error over the air; what a codeword needs, if that was worked out already. A `ConfigError` says that the
+    scalars do not fit into the codeword.
 
     Example:
         >>> from signfade.experiments.config import load
@@ -71,7 +89,7 @@ def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array 
     if cell.csi == "pilot" and rule.sends != "values":
         notes.append(_pilots(cell, method, snr))
     if cell.side_info == "coded" and rule.sends_scalars:
-        notes.append(_scalars(cell, method, snr))
+        notes.append(_scalars(settings, needs or find_needs(settings, None), snr))
     if cell.access == "over_the_air" and faded_snr_db is not None and rule.sends != "values":
         notes.append(_air(settings, faded_snr_db))
     return notes
@@ -80,7 +98,7 @@ def switch_notes(settings: RunSettings, mean_snr_db: Array, faded_snr_db: Array 
 def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
     law = AGGREGATORS.find(method.aggregator).law
     rule: PilotRule = law if law in get_args(PilotRule) else "sbfl"  # type: ignore[assignment]
-    kind = {"fading": cell.fading, "rician_k": cell.rician_k, "family": method.family}
+    kind = {"fading": cell.fading, "rician_k": cell.rician_k, "family": method.family}  # of one antenna
     pilots = cell.pilots * (2 if cell.modulation == "qpsk" else 1)  # a pilot has the power of a symbol
     found = np.mean(pilot_mse(rule, snr, pilots, use=cell.csi_error, **kind))  # type: ignore[arg-type]
     known = np.mean(mse_faded(rule, snr, **kind))  # type: ignore[arg-type]
@@ -88,20 +106,13 @@ def _pilots(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
     return f"Gains: with {many} ({cell.csi_error}) the error of {rule} is {found:.3f}, if known {known:.3f}."
 
 
-def _scalars(cell: CellSettings, method: MethodSettings, snr: Array) -> str:
-    from signfade.uplink.code import make_code
-
-    if method.scales == "layer":
+def _scalars(settings: RunSettings, needs: LinkNeeds, snr: Array) -> str:
+    cell, each = settings.cell, settings.method.side_bits or EXACT_BITS
+    if needs.word_bits is None or needs.word_length is None:
         return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."
-    each = method.side_bits or 32
-    bits = each if method.dialled else 2 * each  # a scale alone, or a mean as well
-    try:
-        code = make_code(cell, bits)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    lost = block_error_faded(snr, bits + cell.code_check, code.length, cell.fading, cell.rician_k)
+    lost = block_error_faded(snr, needs.word_bits, needs.word_length, **fading_law(cell))
     share = f"{100 * np.mean(lost):.0f} %"
-    return f"Scalars: {share} of the codewords ({code.length} bits, {each} bits per scalar) are lost."
+    return f"Scalars: {share} of the codewords ({needs.word_length} bits, {each} bits per scalar) are lost."
 
 
 def _air(settings: RunSettings, faded_snr_db: Array) -> str:

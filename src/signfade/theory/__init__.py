@@ -15,7 +15,7 @@ from signfade.theory.bounds import (
     published_bound,
     step_sizes,
 )
-from signfade.theory.coding import block_error, block_error_faded, outage, threshold_snr
+from signfade.theory.coding import bit_error_faded, block_error, block_error_faded, outage, threshold_snr
 from signfade.theory.errors import Printed, mse, mse_faded, nmse, printed_mse, tie_probability, vote_nmse
 from signfade.theory.joint import JointMoments, given_moments, joint_moments, vote_moments
 from signfade.theory.limits import above_db, limit
@@ -35,6 +35,7 @@ __all__ = [
     "Schedule",
     "above_db",
     "bit_error",
+    "bit_error_faded",
     "block_error",
     "block_error_faded",
     "corrected_bound",

@@ -1,4 +1,4 @@
-"""How often a short codeword is lost: at one SNR, and over block fading.
+"""How often a bit is wrong and a short codeword is lost: at one SNR, and over block fading.
 
 A codeword of n coded bits ±1 carries k bits (its check included) over `y = h*s + noise`, real noise of
 variance sigma2, SNR `gamma = h**2/sigma2`, one gain for the whole word. The information of a coded bit is
@@ -14,9 +14,9 @@ from scipy import optimize, special
 
 from signfade._check import check_choice
 from signfade.settings import Fading
-from signfade.theory.rules import Array, Numbers, common_shape, non_negative, plain
+from signfade.theory.rules import Array, Numbers, bit_error, common_shape, fading_nodes, non_negative, plain
 
-__all__ = ["block_error", "block_error_faded", "outage", "threshold_snr"]
+__all__ = ["bit_error_faded", "block_error", "block_error_faded", "outage", "threshold_snr"]
 
 # Trapezoidal nodes of the noise; the integrand's nearest pole is pi/(2*sqrt(gamma)) away, so that up to 30
 # dB the sum is exact to rounding, and beyond nothing is left to integrate.
@@ -120,6 +120,25 @@ def outage(
 
         return plain(stats.ncx2.cdf(2 * (1 + factor) * ratio, 2 * antennas, 2 * antennas * factor))
     return plain(np.where(ratio > antennas, 1.0, 0.0))
+
+
+def bit_error_faded(
+    mean_snr: Numbers, fading: Fading = "gaussian", rician_k: float = 4.0, antennas: int = 1
+) -> Array:
+    """`bit_error` averaged over fading, `E[Q(sqrt(mean_snr*h**2))]`: the share of wrong bits, of its shape.
+
+    With `antennas` combined, `mean_snr` is that at one of them.
+
+    One antenna: gaussian (the paper's) `arctan(1/sqrt(mean_snr))/pi`, rayleigh
+    `(1 - sqrt(mean_snr/(2 + mean_snr)))/2`.
+
+    Example:
+        >>> bit_error_faded([1.0, 100.0]).round(4).tolist(), round(bit_error_faded(10.0, "rayleigh"), 4)
+        ([0.25, 0.0317], 0.0436)
+    """
+    mean = non_negative("mean_snr", mean_snr)
+    power, weight = fading_nodes(fading, rician_k, antennas)
+    return plain(np.asarray(bit_error(mean[..., None] * power)) @ weight)
 
 
 def block_error_faded(

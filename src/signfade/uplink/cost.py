@@ -8,7 +8,7 @@ from signfade.device import EXACT_BITS, Encoder, packet_overhead
 from signfade.settings import CellSettings
 from signfade.uplink.code import codeword
 
-__all__ = ["UplinkBits", "channel_uses", "uplink_bits"]
+__all__ = ["UplinkBits", "airtime_s", "bits_per_symbol", "channel_uses", "uplink_bits"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def uplink_bits(encoder: Encoder, cell: CellSettings, buffers: int = 0, values: 
     code = (cell.repeats - 1) * encoder.size if together else 0
     if coded:
         code += codeword(encoder, cell).length - scalars
-    pilots = cell.pilots * _bits_per_symbol(cell) if cell.csi == "pilot" else 0
+    pilots = cell.pilots * bits_per_symbol(cell) if cell.csi == "pilot" else 0
     return UplinkBits(encoder.size, scalars, header, pilots, code, buffers)
 
 
@@ -92,7 +92,7 @@ def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
         >>> channel_uses(encoder, CellSettings(csi="pilot", pilots=4), 20)  # 300 signs, 84 bits of header
         7760
     """
-    bits, per_symbol = uplink_bits(encoder, cell), _bits_per_symbol(cell)
+    bits, per_symbol = uplink_bits(encoder, cell), bits_per_symbol(cell)
     together, coded = cell.access == "over_the_air", cell.side_info == "coded" and encoder.sends_scalars
     word = codeword(encoder, cell).length if coded else 0
     packet = bits.header + (0 if together else bits.signs) + (0 if coded else bits.scalars)
@@ -101,5 +101,22 @@ def channel_uses(encoder: Encoder, cell: CellSettings, devices: int) -> int:
     return shared + devices * per_device
 
 
-def _bits_per_symbol(cell: CellSettings) -> int:
+def airtime_s(encoder: Encoder, cell: CellSettings, devices: int) -> float:
+    """Return how long a round of so many devices is on the air, at one symbol per hertz and second.
+
+    Devices send at the same time, each on its own subchannel; over the air they share one, on which what is
+    not added up goes in turn.
+
+    Example:
+        >>> from signfade.settings import MethodSettings
+        >>> encoder = Encoder(MethodSettings(), (300,), sends_scalars=False)  # 300 signs, 84 bits of header
+        >>> airtime_s(encoder, CellSettings(bandwidth_hz=1e3), devices=20)
+        0.384
+    """
+    taking_turns = devices if cell.access == "over_the_air" else 1
+    return channel_uses(encoder, cell, taking_turns) / cell.bandwidth_hz
+
+
+def bits_per_symbol(cell: CellSettings) -> int:
+    """Return how many bits share a symbol."""
     return 2 if cell.modulation == "qpsk" else 1

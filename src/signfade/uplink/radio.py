@@ -14,7 +14,7 @@ from signfade.settings import CellSettings
 from signfade.uplink.cell import Cell, LinkBudget, Propagation, noise_variance
 from signfade.uplink.channel import GaussMarkov, Link, Normals, draw_fading
 
-__all__ = ["Radio", "correlation_of", "make_cell", "make_radio"]
+__all__ = ["Radio", "correlation_of", "make_cell", "make_radio", "power_and_snr"]
 
 Array = NDArray[np.float64]
 
@@ -107,13 +107,20 @@ def make_radio(settings: CellSettings, devices: int, seed: int) -> Radio:
     cell = make_cell(settings)
     positions = cell.place_users(devices, generator(seed, "positions"))
     propagation = cell.propagate(positions, generator(seed, "shadowing"))
-    budget = cell.budget
-    loss = propagation.loss_db
-    power = np.full(devices, budget.power_dbm)
-    if settings.power_control == "fractional":
-        power = np.minimum(power, settings.p0_dbm + settings.alpha * (loss - budget.gains_db))
-    snr_db = power + budget.gains_db - loss - budget.noise_dbm - _shared_db(settings)
+    power, snr_db = power_and_snr(settings, propagation.loss_db)
     return Radio(settings, seed, devices, snr_db, positions.numpy(), propagation, power)
+
+
+def power_and_snr(settings: CellSettings, loss_db: Array) -> tuple[Array, Array]:
+    """Return what devices with these losses send at, in dBm, and the mean SNR of a bit at one antenna, in dB.
+
+    Fractional power control makes up for a part of path loss and shadowing, less the antenna gains.
+    """
+    budget = make_cell(settings).budget
+    power = np.full(np.shape(loss_db), budget.power_dbm)
+    if settings.power_control == "fractional":
+        power = np.minimum(power, settings.p0_dbm + settings.alpha * (loss_db - budget.gains_db))
+    return power, power + budget.gains_db - loss_db - budget.noise_dbm - _shared_db(settings)
 
 
 def make_cell(settings: CellSettings) -> Cell:
