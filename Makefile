@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: help setup demo test test-cpus lint types bench bench-peers clean
+.PHONY: help setup demo test test-cpus lint types docs bench bench-peers clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 
 # What only tests and the optional parts need: Flower, Ray, Sionna, trackers, linters.
 $(EVERYTHING): $(READY)
-	$(PIP) -e '.[dev,flower,ray,phy,tracking]'
+	$(PIP) -e '.[dev,flower,ray,phy,tracking,notebook,docs]'
 	@touch $@
 
 setup: $(EVERYTHING)  ## create .venv with everything installed
@@ -40,8 +40,12 @@ lint: $(EVERYTHING)  ## ruff
 types: $(EVERYTHING)  ## mypy, strict
 	$(BIN)/mypy
 
-test: lint types  ## lint, types, doctests and all tests
+test: lint types  ## lint, types, doctests, all tests and the docs site
 	$(BIN)/python -m pytest -n 2
+	$(MAKE) docs
+
+docs: $(EVERYTHING)  ## the docs site in build/site, without the internet; a broken link or reference fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 test-cpus: $(EVERYTHING)  ## the numerical tests as other CPUs would run them: other last bits
 	$(BIN)/python tests/cpus.py

@@ -3,13 +3,22 @@
 import ast
 import importlib
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
+
+from signfade.cli.entry import app
+from signfade.cli.entry import run as signfade
+from signfade.experiments.config import overlay, parse_override
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "errata.md", ROOT / "docs" / "paper-map.md"]
+ALL_PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+LATER = {"server.weight_decay"}  # the setting that a recipe of docs/architecture.md adds
 EQUATIONS = 61
 
 
@@ -41,13 +50,14 @@ def test_every_name_of_the_package_that_a_page_mentions_exists(page: Path) -> No
 
 @pytest.mark.parametrize(
     "page",
-    [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"],
+    ALL_PAGES,
     ids=lambda page: page.name,
 )
 def test_every_link_to_a_file_leads_there(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
-    assert links
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    made = {"settings.md", "cli.md"}  # by docs/_site/hooks.py, as are the pages of the notebooks
+    found = [page.parent / re.sub(r"(notebooks/.*)\.md", r"\1.ipynb", link) for link in links]
+    assert [path for path in found if not path.exists() and path.name not in made] == []
 
 
 def test_every_equation_of_the_paper_is_mapped_once() -> None:
@@ -80,10 +90,64 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) < 700
 
 
+def snippets(page: Path, language: str = "python") -> list[str]:
+    """The blocks of code of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `signfade ...` that a page tells its reader to type."""
+    blocks = "\n".join(snippets(page, "") + snippets(page, "bash") + snippets(page, "sh"))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("signfade ")]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
+def test_the_command_line_takes_every_command_of_a_page(page: Path) -> None:
+    root = typer.main.get_command(app)
+    for words in commands(page):
+        command: Any = root
+        context = command.make_context("signfade", list(words), resilient_parsing=True)
+        rest = list(words)
+        while hasattr(command, "resolve_command"):
+            name, command, rest = command.resolve_command(context, rest)
+            if not hasattr(command, "resolve_command"):
+                context = command.make_context(name, list(rest), parent=context)
+        sets = dict(map(parse_override, context.params.get("overrides") or []))
+        overlay({}, {key: value for key, value in sets.items() if key not in LATER})  # every key exists
+
+
+def test_the_readmes_quick_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    quick = [words for words in commands(ROOT / "README.md") if words[0] in ("config", "link", "theory")]
+    quick += [words for words in commands(ROOT / "README.md") if "--list" in words]
+    assert len(quick) >= 4
+    assert [words for words in quick if signfade(words) != 0] == []
+
+
+def test_the_five_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, _ = snippets(ROOT / "README.md")
+    exec(re.sub(r"rounds=\d+", "rounds=2", first), {})
+    assert (tmp_path / "report.html").exists()
+
+
+def test_getting_started_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its Python, in order, with few rounds; but for MNIST, which it would fetch, and for tuning."""
+    monkeypatch.chdir(tmp_path)
+    lines = "".join(snippets(ROOT / "docs" / "getting-started.md")).splitlines()
+    code = "\n".join(line for line in lines if "mnist" not in line and "sf.tune" not in line)
+    code = re.sub(r"rounds=\d+", "rounds=2", re.sub(r"seeds=\d+", "seeds=1, quiet=True", code))
+    exec(code.replace("sf.run({", "sf.run({'rounds': 2, "), {})
+    assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "report.html", "runs"}
+
+
 def test_the_readmes_snippet_runs_and_its_prediction_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert snippet
+    _, snippet = snippets(ROOT / "README.md")
     torch.manual_seed(0)
-    exec(snippet[1], {})
+    exec(snippet, {})
     measured, predicted, _ = map(float, re.findall(r"\d+(?:\.\d+)?", capsys.readouterr().out))
     assert measured == pytest.approx(predicted, rel=0.1)  # 10,000 coordinates: a standard error of 1.5 %

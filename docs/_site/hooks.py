@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: pages made from code, formulas as MathML, links to the repository.
+"""What MkDocs calls while it builds the site: pages made from code, formulas as MathML, links that work.
 
 Settings come from the schema, commands from typer, notebooks from their files with the outputs they have.
 Nothing is fetched, and the pages need no script for their formulas.

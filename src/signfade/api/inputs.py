@@ -137,9 +137,16 @@ def objects_in(settings: Iterable[RunSettings], *, data: bool = True) -> list[st
 def tables(given: Mapping[str, Any], objects: list[Callable[..., Any]]) -> dict[str, Any]:
     """Return one table of dotted keys and plain values; objects get names and are added to `objects`."""
     rest = {key: value for key, value in given.items() if key != "variants"}
+    if _is_data(rest.get("data")):
+        rest["data"] = _hold_data(rest["data"], objects)
     flat = flatten({_NAMES.get(k, k) if not isinstance(v, Mapping) else k: v for k, v in rest.items()})
     variants = {"variants": given["variants"]} if "variants" in given else {}
     return {key: _plain(key, value, objects) for key, value in flat.items()} | variants
+
+
+def _is_data(value: Any) -> bool:
+    """Tell a mapping of training and test data from a table of settings."""
+    return isinstance(value, Mapping) and {"train", "test"} <= value.keys()
 
 
 def _plain(key: str, value: Any, objects: list[Callable[..., Any]]) -> Any:
