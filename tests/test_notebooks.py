@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,5 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
-def test_a_notebook_is_small_and_has_its_outputs(notebook: Path) -> None:
+def test_a_notebook_is_small(notebook: Path) -> None:
     assert notebook.stat().st_size < 600_000
-    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert sum("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"]) >= 1

@@ -21,6 +21,7 @@ from signfade.experiments.files import FolderError
 from signfade.experiments.folder import RunFolder
 from signfade.experiments.results import columns, load_run
 from signfade.settings import RunSettings
+from signfade.simulation.run import RunFailed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,6 +180,10 @@ class RunsResult(Sequence[RunResult]):
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The runs by method, seeds together."""
+        if not self.runs:
+            raise RunFailed(
+                f"every run failed; the first: {next(iter(self.failed.values()), 'there is none')}"
+            )
         return _groups(self.runs)
 
     @cached_property
