@@ -30,6 +30,11 @@ def find_ratios(tree: Any, name: str) -> dict[str, list[float]]:
     if "ratio" in tree:
         found = [round(tree[key], 3) for key in RATIO]
         return {} if found == [1.0] * 3 else {name: found}  # without the one that others are compared to
+    if "quartiles" in tree:  # of round.py: the time of a round over that of its gradients alone
+        low, high = tree["quartiles"]
+        return {
+            f"{name}, speed of bare gradients = 1": [round(1 / x, 3) for x in (high, tree["median"], low)]
+        }
     parts = [find_ratios(part, name if key == "rows" else f"{name}: {key}") for key, part in tree.items()]
     return {key: value for part in parts for key, value in part.items()}
 
