@@ -68,11 +68,12 @@ def draw(folder: Path, target: Path) -> list[Path]:
         spread = [[m - a for m, a in zip(middle, low)], [b - m for m, b in zip(middle, high)]]
         axes.errorbar(middle, rows, xerr=spread, fmt="o", markersize=4, capsize=2, label=version)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.axvline(1, color="0.6", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel("speed as a multiple of the candidate it is compared with (median, quartiles)")
-    axes.legend(title="release", loc="lower right")
+    figure.legend(loc="outside upper right", ncols=len(releases))
     return save_figure(figure, target, ["png"])
 
 
