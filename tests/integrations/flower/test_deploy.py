@@ -206,7 +206,7 @@ time.sleep(600)
     notes: list[str] = []
     with pytest.raises(RunFailed, match=r"the SuperLink ended with code 5; see .*superlink\.log"):
         deploy(settings(), tmp_path / "run", on_note=notes.append)
-    assert notes[1:] == ["the SuperLink ended with code 5; it is started again"] * 3
+    assert notes[2:] == ["the SuperLink ended with code 5; it is started again"] * 3
     database = tmp_path / "run" / "flower" / "state" / "superlink.db"
     assert log.read_text().splitlines() == [f"link {database}", "run"] * 4
 
@@ -273,4 +273,5 @@ run.write_summary({{"rounds": 3}})
     assert summary == {"rounds": 3}
     assert rounds == [1, 2, 3]
     assert notes[0].startswith("starting a SuperLink and 2 SuperNodes; logs are in ")
-    assert notes[1:] == [f"round {number}: missing: node 7: no answer in time" for number in (1, 2, 3)]
+    assert notes[1].startswith("3 rounds take about ")
+    assert notes[2:] == [f"round {number}: missing: node 7: no answer in time" for number in (1, 2, 3)]
