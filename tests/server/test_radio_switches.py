@@ -293,4 +293,4 @@ def test_nonsense_is_refused_in_a_sentence(keys: dict[str, Any], sentence: str) 
 def test_defaults_keep_no_memory() -> None:
     memory = Server(resolve({}), (10,), 4).init(torch.zeros(10))
     assert memory.schedule is None
-    assert len(memory.missed) == 0
+    assert memory.missed is None

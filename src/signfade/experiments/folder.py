@@ -216,7 +216,7 @@ class RunFolder:
 
     def _differs(self, config_text: str) -> str | None:
         """How the run in the folder differs from this one, None if it is the same."""
-        there, here = deciding(self.config()), deciding(parse_toml(config_text))
+        there, here = deciding(self.config()), deciding(_with_path_loss(parse_toml(config_text)))
         for key in [*there, *here]:
             if there.get(key) != here.get(key):
                 values = f"{there.get(key, 'absent')!r} there, {here.get(key, 'absent')!r} here"

@@ -57,8 +57,7 @@ class ServerMemory:
     channel_uses: int = 0  # symbols on the uplink so far
     control: Tensor = field(default_factory=lambda: torch.zeros(0))  # SCAFFOLD's, [M]; empty if not used
     schedule: Schedule | None = None  # what the choice of devices remembers, if anything
-    # Rounds of signs that each device has missed, [N]; empty where the downlink never fails or is in full
-    missed: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    missed: Tensor | None = None  # rounds of signs that each device has missed, [N], where it can miss any
 
     @property
     def weights(self) -> Tensor:
@@ -127,7 +126,7 @@ class Server:
         stages = {stage.name: stage.init() for stage in self._stages}
         control = torch.zeros_like(weights) if self.settings.device.control_variates else torch.zeros(0)
         keeps_up = self.settings.cell.downlink == "coded" and self.settings.server.downlink == "sign"
-        missed = torch.zeros(self._population if keeps_up else 0, dtype=torch.int64)
+        missed = torch.zeros(self._population, dtype=torch.int64) if keeps_up else None
         model, schedule = self._optimizer.init(weights), self._scheduler.init()
         return ServerMemory(0, model, rule, stages, control=control, schedule=schedule, missed=missed)
 
@@ -142,7 +141,7 @@ class Server:
         if self.settings.cell.downlink == "error_free":
             return memory, asked
         heard = self.radio.hears(memory.round)
-        if len(memory.missed):
+        if memory.missed is not None:
             hears = torch.from_numpy(heard)
             again = int(memory.missed[hears].clamp(max=FULL_PRECISION_BITS).sum()) * len(memory.weights)
             missed = torch.where(hears, torch.zeros_like(memory.missed), memory.missed + 1)
