@@ -97,6 +97,16 @@ class DataSettings(_Section):
     samples: int = Field(100, ge=1, description="samples per device, for regression")
     size: int = Field(300, ge=1, description="number of weights M, for regression and gaussian")
     heterogeneous: bool = Field(False, description="regression: devices differ in the power of their data")
+    groups: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="device k is in group k modulo groups; each group has its own permutation of the labels "
+        "(the first keeps them), in training and test",
+    )
+    regroup_at: Annotated[int | None, BeforeValidator(_none_word)] = Field(
+        None, ge=1, description="round after which device 0 has the labels of the next group"
+    )
 
 
 class ModelSettings(_Section):
@@ -120,6 +130,11 @@ class ModelSettings(_Section):
     trained: list[str] = Field(
         [],
         description='parameters trained in full where the rest is frozen: patterns of names such as "head.*"',
+    )
+    personal: list[str] = Field(
+        [],
+        description="layers that stay on their device (FedPer): trained there with device.learning_rate, "
+        "never sent; the beginnings of parameters' names, or head for the last layer",
     )
 
 
@@ -583,6 +598,21 @@ class ServerSettings(_Section):
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, gt=0, description='largest norm of an estimate; "none" leaves it alone'
     )
+    tasks: Literal["one", "clustered", "related", "genie"] = Field(
+        "one",
+        description="one model for all devices; clustered: one per cluster of devices, found from what is "
+        "received; related: one per device, each drawn towards those of related devices; genie: one per "
+        "group of data.groups, told",
+    )
+    max_clusters: int = Field(8, ge=2, le=100, description="most models that clustered may come to")
+    coupling: float = Field(
+        0.1, ge=0, description="related: weight of the pull between models, 0 for none, large for one model"
+    )
+    relations: Literal["learned", "mean"] = Field(
+        "learned",
+        description="related: pull towards devices whose updates agree, or, as in the mean-regularised "
+        "form of MOCHA, towards the mean of all models",
+    )
 
 
 class EvalSettings(_Section):
@@ -590,6 +620,11 @@ class EvalSettings(_Section):
 
     every: int = Field(10, ge=1, description="rounds between evaluations; the last round always is one")
     at: list[int] = Field([], description="further rounds to evaluate, such as the first hundred more often")
+    per_device: bool = Field(
+        False,
+        description="evaluate every device on the test samples of its classes, in its proportions; always "
+        "so with data.groups, model.personal or server.tasks other than one",
+    )
 
 
 class RunSettings(_Section):
@@ -693,6 +728,12 @@ class RunSettings(_Section):
         ATTACKS.check(self.attack.kind)
         check_settings(self)
         return self
+
+    @property
+    def per_device(self) -> bool:
+        """Whether every device is evaluated on its own data."""
+        many = self.server.tasks != "one" or self.data.groups > 1 or bool(self.model.personal)
+        return many or self.eval.per_device
 
     @property
     def method_label(self) -> str:

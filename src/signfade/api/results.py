@@ -340,6 +340,10 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         parts.append(f"excess loss {summary['last_test_loss']:.4g}")
     if summary.get("last_perplexity") is not None:
         parts.append(f"perplexity {summary['last_perplexity']:.3g}")
+    if summary.get("last_device_worst") is not None:
+        parts.append(f"worst tenth of devices {summary['last_device_worst']:.3f}")
+    if summary.get("models") is not None:
+        parts.append("1 model" if summary["models"] == 1 else f"{summary['models']} models")
     if summary.get("last_train_loss") is not None:
         parts.append(f"training loss {summary['last_train_loss']:.4g}")
     if not parts and summary.get("median_nmse") is not None:  # no data, only gradients

@@ -121,6 +121,31 @@ class RegressionData:
         excess = float(error @ (self._normal[0] @ error))
         return max(excess, 0.0)  # of NaN and 0 this is NaN, the other way round it would be 0
 
+    def multitask_optimum(self, coupling: float) -> Tensor:
+        """Return the models that minimise `sum_k f_k(w_k) + coupling/2 * sum_k |w_k - mean(w)|**2`.
+
+        `[K, M]` float64, in closed form: with `B_k = (2 X_k^T X_k + coupling)^-1` a model is
+        `w_k = B_k (2 X_k^T z_k + coupling*v)`, and the mean v solves
+        `(1 - coupling*mean(B)) v = mean(2 B X^T z)`.
+
+        Reference: Smith et al., "Federated multi-task learning", the mean-regularised form.
+        """
+        X, z = (part.double() for part in self.chunk(range(self.devices)))
+        eye = torch.eye(self.size, dtype=torch.float64)
+        B = torch.linalg.inv(2 * X.mT @ X + coupling * eye)
+        models: Tensor = (B @ (2 * X.mT @ z.unsqueeze(2))).squeeze(2)
+        if coupling > 0:
+            mean = torch.linalg.solve(eye - coupling * B.mean(dim=0), models.mean(dim=0))
+            models = models + coupling * B @ mean
+        return models
+
+    def multitask_loss(self, w: Tensor, coupling: float) -> float:
+        """Return `sum_k f_k(w_k) + coupling/2 * sum_k |w_k - mean(w)|**2` of models `w [K, M]`."""
+        X, z = (part.double() for part in self.chunk(range(self.devices)))
+        residual = (X @ w.double().unsqueeze(2)).squeeze(2) - z
+        spread = w.double() - w.double().mean(dim=0)
+        return float(residual.square().sum() + coupling / 2 * spread.square().sum())
+
     @cached_property
     def _store(self) -> tuple[_Floats, _Floats, NDArray[np.bool_]]:
         """Room for what is kept, which takes memory only as it fills, and which devices are there."""

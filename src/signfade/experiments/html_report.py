@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from signfade.experiments import panels
+from signfade.experiments.device_panels import draw_device_panels
 from signfade.experiments.distance import above_text
 from signfade.experiments.files import FolderError, folder_name, why, write_atomically
 from signfade.experiments.findings import finding, theory_finding, theory_rows
@@ -47,6 +48,7 @@ _FACTS = {
     "data.devices": "devices",
     "data.participation": "devices asked in a round",
     "data.batch": "batch",
+    "data.groups": "groups of labels",
     "model.name": "model",
     "rounds": "rounds",
     "cell.snr_db": "mean SNR (dB)",
@@ -110,7 +112,12 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
     """Return the report about at least one group as HTML."""
     names = {str(run.config.get("name", "")) for group in groups for run in group.runs}
     heading = title or (names.pop() if len(names) == 1 else "") or f"{len(groups)} methods compared"
-    drawn = {name: _figure(name, figure, groups) for name, figure in panels.draw_panels(groups).items()}
+    drawn = {
+        name: _figure(name, panels.PANELS[name].title, figure, groups)
+        for name, figure in panels.draw_panels(groups).items()
+    }
+    devices = draw_device_panels(groups).items()
+    drawn |= {name: _figure(name, heading, figure, groups) for name, (heading, figure) in devices}
     page = Template(files("signfade.experiments").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         title=escape(heading),
@@ -130,8 +137,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
     )
 
 
-def _figure(name: str, figure: Figure, groups: Sequence[Group]) -> str:
-    title = panels.PANELS[name].title
+def _figure(name: str, title: str, figure: Figure, groups: Sequence[Group]) -> str:
     about = f"{title}: {', '.join(group.label for group in groups)}"
     svg = inline_svg(figure, name, escape(about))
     return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
@@ -149,6 +155,8 @@ def _facts(groups: Sequence[Group]) -> str:
         without = without | _BUDGET
     for key, name in _FACTS.items():
         values = [run.flat.get(key) for run in runs]
+        if key == "data.groups" and values[0] == 1:
+            continue
         if key in without or values[0] in (None, "none") or any(value != values[0] for value in values):
             continue
         value = values[0]

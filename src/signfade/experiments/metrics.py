@@ -45,7 +45,8 @@ _ITEMS = ("signs", "scalars", "header", "pilots", "code", "buffers")
 BIT_KEYS = ("uplink_bits", "payload_bits", *(f"bits.{item}" for item in _ITEMS))
 _MEASURES = ("train_loss", "test_loss", "test_accuracy", "nmse", "nmse_theory", "cosine")
 METRIC_KEYS = ("round", *_MEASURES, *BIT_KEYS, "downlink_bits", "snr_db", "devices", "seconds")
-_NUMBERS = frozenset((*METRIC_KEYS, "nmse_limit", "correlation_mean")) - {"snr_db"}
+_DEVICES = ("device_mean", "device_min", "device_worst", "device_spread", "models")
+_NUMBERS = frozenset((*METRIC_KEYS, "nmse_limit", "correlation_mean", *_DEVICES)) - {"snr_db"}
 _CHECKSUM = b', "crc32": "%08x"}'  # the end of a line
 _SIZE = len(_CHECKSUM % 0)
 
@@ -250,9 +251,10 @@ def summarise(
     `rounds_to_loss_1` is the first round t >= 5 with mean(train_loss of t-4..t) <= 1, `rounds_to_accuracy_09`
     the first evaluated round with test_accuracy >= 0.9; null if never. The bits to each are those of all
     devices up to that round. `db_above_limit` compares the mean of `nmse` with that of `nmse_limit` over the
-    rounds that have both. `uplink_bits` is everything that the devices sent, `payload_bits` signs and scalars
-    alone, as the paper counts, and `wire_uplink_bits` what a deployment measured. `diverged_at` is the first
-    round in which something was not finite.
+    rounds that have both. `last_device_worst` is the mean of the worst tenth of the devices, each on data
+    like its own, and `models` how many there are in the end. `uplink_bits` is everything that the devices
+    sent, `payload_bits` signs and scalars alone, as the paper counts, and `wire_uplink_bits` what a
+    deployment measured. `diverged_at` is the first round in which something was not finite.
 
     Example:
         >>> metrics = [{"round": t, "train_loss": 3.0 / t, "uplink_bits": 100 * t} for t in range(1, 11)]
@@ -280,6 +282,8 @@ def summarise(
         "last_test_loss": excess[-1] if excess else None,
         "last_perplexity": last.get("test_perplexity"),
         "last_train_loss": last.get("train_loss"),
+        **{f"last_device_{key}": last.get(f"device_{key}") for key in ("mean", "min", "worst", "spread")},
+        "models": last.get("models"),
         **{f"median_{key}": _median(metrics, key) for key in ("nmse", "nmse_theory", "cosine")},
         "db_above_limit": _above_limit(metrics),
         "rounds_to_loss_1": loss_goal and loss_goal["round"],

@@ -32,6 +32,8 @@ _SHORT = {  # headers for the terminal, and what they stand for
     "accuracy, last (%)": ("last %", "test accuracy at the end"),
     "accuracy, best (%)": ("best %", "at its best"),
     "rounds to 90 %": ("to 90 %", "rounds to that accuracy"),
+    "worst tenth of devices (%)": ("worst %", "mean over the worst tenth of the devices"),
+    "models": ("models", "models at the end"),
     "excess loss, last": ("last", "excess loss at the end"),
     "excess loss, best": ("best", "at its best"),
     "uplink per device (Mbit)": ("Mbit", "sent by a device"),
@@ -104,6 +106,8 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
             ("excess loss, last", lambda g: spread_text(_excess(g, "last_test_loss"))),
             ("excess loss, best", lambda g: spread_text(_excess(g, "best_test_loss"))),
         ]
+    if any(g.values("last_device_worst") for g in groups):
+        columns += _device_columns(groups)
     columns += [
         ("uplink per device (Mbit)", lambda g: spread_text(_uplink_mbit(g, "uplink_bits"), 2)),
         ("weights and scalars alone (Mbit)", lambda g: spread_text(_uplink_mbit(g, "payload_bits"), 2)),
@@ -119,6 +123,22 @@ def comparison(groups: Sequence[Group], digits: int = 3) -> Comparison:
         tuple(tuple(row[j] for j in shown) for row in rows),
         (*(note for group in groups for note in _notes(group)), *limit_notes(groups)),
     )
+
+
+def _device_columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Group], str]]]:
+    """How devices end on data like their own, and how many models they share."""
+    percent = any(g.values("last_accuracy") for g in groups)
+    unit, scale, digits = ("%", 100, 1) if percent else ("loss", 1, 3)
+
+    def column(key: str) -> Callable[[Group], str]:
+        return lambda g: spread_text(g.values(f"last_device_{key}"), digits, scale)
+
+    return [
+        (f"mean of devices ({unit})", column("mean")),
+        (f"worst tenth of devices ({unit})", column("worst")),
+        (f"spread of devices ({unit})", column("spread")),
+        ("models", lambda g: spread_text(g.values("models"), 0)),
+    ]
 
 
 def comparison_table(groups: Sequence[Group], title: str | None = None, width: int = 80) -> Table:

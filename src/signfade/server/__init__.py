@@ -41,6 +41,7 @@ from signfade.server.reliability import ReliabilityState, gather_evidence, initi
 from signfade.server.robust import ScalarState, accepted_scale, bound_scalars, initial_scalars
 from signfade.server.robust_rules import coordinate_median, krum, trimmed_mean
 from signfade.server.superposition import over_the_air, superposed_vote
+from signfade.server.tasks import Broadcast
 from signfade.server.update import (
     ServerState,
     UpdateInfo,
@@ -57,6 +58,7 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "AGGREGATORS",
     "Aggregator",
+    "Broadcast",
     "Context",
     "CorrelationState",
     "Devices",

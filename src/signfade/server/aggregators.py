@@ -93,6 +93,60 @@ def _check_dial(settings: RunSettings, rule: Aggregator) -> None:
             raise ValueError(f"{must} with private rotations or more than one bit per weight: {why}")
 
 
+def _check_tasks(settings: RunSettings, rule: Aggregator) -> None:
+    """Raise a ValueError for what several models, or layers and labels of a device's own, cannot follow."""
+    server, data, method = settings.server, settings.data, settings.method
+    own = [
+        *(["model.personal"] if settings.model.personal else []),
+        *(["data.groups"] if data.groups > 1 else []),
+    ]
+    if own and data.name in ("regression", "gaussian"):
+        raise ValueError(f"{own[0]} needs a data set with labels and a model with layers; got {data.name}")
+    if settings.model.personal and settings.device.control_variates:
+        raise ValueError("device.control_variates must be false with model.personal: own layers have none")
+    if data.regroup_at is not None and data.groups == 1:
+        raise ValueError("data.regroup_at needs data.groups of 2 or more")
+    if server.tasks == "one":
+        return
+    learned = server.tasks == "clustered" or (server.tasks == "related" and server.relations == "learned")
+    able = ", ".join(name for name, entry in AGGREGATORS.items() if entry.soft)
+    for allowed, must, why in (
+        (
+            rule.soft or (rule.sends == "values" and not learned),
+            f"method.aggregator must be one of {able}",
+            "",
+        ),
+        (
+            not learned or method.rotation != "none",
+            "method.rotation must not be none",
+            "the law of rotated bits",
+        ),
+        (
+            settings.cell.access == "orthogonal",
+            "cell.access must be orthogonal",
+            "devices received one by one",
+        ),
+        (not settings.defence.reliability, "defence.reliability must be false", "devices that may disagree"),
+        (settings.availability.late == 0, "availability.late must be 0", "updates of the present models"),
+        (
+            not settings.device.control_variates,
+            "device.control_variates must be false",
+            "one control variate",
+        ),
+        (data.devices <= 1000 or not learned, "data.devices must be at most 1000", "all pairs of devices"),
+        (data.name != "gaussian", "data.name must not be gaussian", "something to learn"),
+        (
+            settings.cell.downlink == "error_free" or server.downlink == "full",
+            "server.downlink must be full over a coded downlink",
+            "every device to have its model",
+        ),
+    ):
+        if not allowed:
+            raise ValueError(
+                f'{must} with server.tasks = "{server.tasks}"' + (f", which needs {why}" if why else "")
+            )
+
+
 def check_settings(settings: RunSettings) -> None:
     """Raise a ValueError for settings that the chosen rule cannot follow."""
     import signfade.server  # noqa: F401 - late: its modules register the rules
@@ -149,4 +203,5 @@ def check_settings(settings: RunSettings) -> None:
                 'defence.reliability must be false with cell.access = "over_the_air", where no device is '
                 "received by itself"
             )
+    _check_tasks(settings, rule)
     rule.check(settings)

@@ -14,11 +14,12 @@ from signfade.device import Encoder, Message
 from signfade.keys import stream_key, stream_keys
 from signfade.server.aggregators import AGGREGATORS
 from signfade.server.optimizer import ModelState, make_optimizer
-from signfade.server.received import Context, Devices, Estimate, Received
+from signfade.server.received import Context, Devices, Estimate, Received, Truth
 from signfade.server.scheduling import Schedule, Scheduler
 from signfade.server.soft_rule import better_rotation, soft_estimate
 from signfade.server.stages import BoundScalars, CodedScalars, FollowScales, PilotEstimation
 from signfade.server.superposition import AirRule
+from signfade.server.tasks import Broadcast, Tasks, TaskState
 from signfade.server.turning import Reliability
 from signfade.server.update import FULL_PRECISION_BITS
 from signfade.settings import MethodSettings, RunSettings
@@ -58,11 +59,18 @@ class ServerMemory:
     control: Tensor = field(default_factory=lambda: torch.zeros(0))  # SCAFFOLD's, [M]; empty if not used
     schedule: Schedule | None = None  # what the choice of devices remembers, if anything
     missed: Tensor | None = None  # rounds of signs that each device has missed, [N], where it can miss any
+    others: tuple[ModelState, ...] | None = None  # the models after the first, if there may be any
+    tasks: TaskState | None = None  # who has which of them
 
     @property
     def weights(self) -> Tensor:
-        """The current model, `[M]`."""
+        """The current model, `[M]`; the first of several."""
         return self.model.weights
+
+    @property
+    def models(self) -> tuple[ModelState, ...]:
+        """All models."""
+        return (self.model, *(self.others or ()))
 
 
 class Server:
@@ -94,6 +102,7 @@ class Server:
         self._mean_snr = cell.antennas * mean_snr
         self._chosen: tuple[Any, MethodSettings] | None = None
         self._stages = self._make_stages(population)
+        self.tasks = Tasks(settings, population)
         self._air = None
         if cell.access == "over_the_air" and self.sends_bits:
             self._air = AirRule(self.aggregator.over_the_air or "posterior", cell, method, seed)
@@ -127,8 +136,10 @@ class Server:
         control = torch.zeros_like(weights) if self.settings.device.control_variates else torch.zeros(0)
         keeps_up = self.settings.cell.downlink == "coded" and self.settings.server.downlink == "sign"
         missed = torch.zeros(self._population, dtype=torch.int64) if keeps_up else None
-        model, schedule = self._optimizer.init(weights), self._scheduler.init()
-        return ServerMemory(0, model, rule, stages, control=control, schedule=schedule, missed=missed)
+        first, *others = (self._optimizer.init(weights) for _ in range(self.tasks.count))
+        schedule, tasks = self._scheduler.init(), self.tasks.init()
+        start = ServerMemory(0, first, rule, stages, control=control, schedule=schedule, missed=missed)
+        return replace(start, others=tuple(others) if self.tasks.many else None, tasks=tasks)
 
     def choose(self, memory: ServerMemory) -> tuple[ServerMemory, Devices]:
         """Return who is to send in this round, ascending: those that are scheduled and decode the broadcast.
@@ -154,6 +165,13 @@ class Server:
         if cell.downlink == "error_free":
             return {}
         return {"downlink_s": memory.downlink_bits / (self.radio.downlink_hz * cell.downlink_rate)}
+
+    def broadcast(self, memory: ServerMemory, devices: Devices) -> Broadcast:
+        """Return the models that are sent down in this round, and which of them each device has."""
+        if memory.tasks is None:
+            return Broadcast(memory.weights[None], np.zeros(len(devices), np.int64))
+        models = torch.stack([model.weights for model in memory.models])
+        return Broadcast(models, memory.tasks.model_of[devices])
 
     def encoder(self, memory: ServerMemory) -> Encoder:
         """Return the device's half of the method, with the range that this round's broadcast names."""
@@ -222,8 +240,8 @@ class Server:
     ) -> tuple[ServerMemory, Estimate, dict[str, Any]]:
         """Estimate the weighted sum of the gradients.
 
-        Returns the new memory, the estimate `[M]` with the error to expect, and what the metrics say. Only
-        `method.correlation = "genie"` uses `genie`, the true correlation between devices.
+        Returns the new memory, the estimate `[M]` with the error to expect (`[G, M]` for G models), and what
+        the metrics say. Only `method.correlation = "genie"` uses `genie`, the true correlation.
         """
         method, stages = self.settings.method, dict(memory.stages)
         metrics: dict[str, Any] = {"snr_db": self._snr_quantiles(received)}
@@ -231,28 +249,45 @@ class Server:
             stages[stage.name], received, said = stage.apply(stages[stage.name], received)
             metrics |= said
         schedule = self._scheduler.learn(memory.schedule, received)
-        if self._air is not None:
-            estimate = self._air.estimate(received)
+        asked = genie if method.correlation == "genie" else None
+        context = Context(method, self.settings.defence, memory.rule, asked)
+        if memory.tasks is None:
+            final = self._finished(received, context)
         else:
-            asked = genie if method.correlation == "genie" else None
-            context = Context(method, self.settings.defence, memory.rule, asked)
-            estimate = self._estimate(received, context)
+            rows = self.tasks.mix(memory.tasks, received.devices, received.weights)
+            models = self.broadcast(memory, received.devices).weights
+            final = _stacked(
+                [
+                    self._finished(received.but(weights=row), context)
+                    if bool(row.any())
+                    else Estimate(torch.zeros_like(models[0]), predict=lambda truth, factor: 0.0)
+                    for row in rows
+                ]
+            )
+            memory = replace(memory, tasks=self.tasks.observe(memory.tasks, received, models))
+        rule = memory.rule if final.memory is None else final.memory
+        return replace(memory, rule=rule, stages=stages, schedule=schedule), final, metrics
+
+    def _finished(self, received: Received, context: Context) -> Estimate:
+        """Return the estimate of one weighted sum, debiased if asked for and turned back."""
+        estimate = self._estimate(received, context)
         part = received.encoder.part
         gain = estimate.gain if estimate.turned_back else part * estimate.gain
-        factor = 1 / max(gain, part * SMALLEST_GAIN) if method.debias else 1.0
+        factor = 1 / max(gain, part * SMALLEST_GAIN) if context.method.debias else 1.0
         value = estimate.value
         if factor != 1:  # the means are known: only what was estimated about them is shrunk
             known = received.weights @ received.mean
             value = known + factor * (value - known)
         predict = estimate.predict
-        final = Estimate(
+        return Estimate(
             value if estimate.turned_back else received.turned_back(value),
+            memory=estimate.memory,
             predict=lambda truth, _: None if received.altered else predict(truth, factor),
         )
-        rule = memory.rule if estimate.memory is None else estimate.memory
-        return replace(memory, rule=rule, stages=stages, schedule=schedule), final, metrics
 
     def _estimate(self, received: Received, context: Context) -> Estimate:
+        if self._air is not None:
+            return self._air.estimate(received)
         if self.settings.method.soft:
             return soft_estimate(received, context, joint=self.aggregator.soft == "joint")
         return self.aggregator.estimate(received, context)
@@ -271,10 +306,22 @@ class Server:
         is what all devices sent as digital messages, where the rule is given numbers; None is 32 bits each.
         """
         encoder, cell, method = self.encoder(before), self.settings.cell, self.settings.method
-        if method.weights == "mean" and self.aggregator.scaled:
+        if method.weights == "mean" and self.aggregator.scaled and memory.tasks is None:
             estimate = estimate / devices
+        tasks, rows = memory.tasks, estimate.reshape(len(memory.models), -1)
+        models = tuple(
+            # no device of a model of several was received: it stays
+            model
+            if tasks is not None and not bool(row.any())
+            else self._optimizer.apply(model, row, memory.round)
+            for model, row in zip(memory.models, rows)
+        )
+        in_use = 1 if tasks is None else len(np.unique(tasks.model_of))
         moved = self.settings.server.downlink == "full" or bool(estimate.any())
-        down = self._optimizer.downlink_bits(len(estimate)) if moved else 0
+        down = in_use * self._optimizer.downlink_bits(rows.shape[1]) if moved else 0
+        if tasks is not None:
+            models = self.tasks.couple(tasks, models, self._optimizer.learning_rate(memory.round))
+            tasks, models = self.tasks.regroup(tasks, models)
         used = channel_uses(encoder, cell, devices) if self.sends_bits else 0
         bits = uplink_bits(encoder, cell, self._buffer_bits, values=not self.sends_bits).times(devices)
         if digital_bits is not None:
@@ -287,7 +334,9 @@ class Server:
         return replace(
             memory,
             round=memory.round + 1,
-            model=self._optimizer.apply(memory.model, estimate, memory.round),
+            model=models[0],
+            others=None if tasks is None else models[1:],
+            tasks=tasks,
             sent=memory.sent + bits,
             downlink_bits=memory.downlink_bits + down + encoder.range_bits,
             channel_uses=memory.channel_uses + used,
@@ -302,3 +351,16 @@ class Server:
             snr_db = 10 * np.log10(received.link.snr.double().numpy())
         ordered = np.sort(snr_db)  # many times faster than np.quantile
         return [round(float(ordered[place]), 4) for place in (0, round((len(ordered) - 1) / 2), -1)]
+
+
+def _stacked(rows: list[Estimate]) -> Estimate:
+    """Return the estimates for several models as one, `[G, M]`, with the error of all together."""
+
+    def predict(truth: Truth, factor: float) -> float | None:
+        energies = truth.total.double().square().sum(dim=1).tolist()
+        errors = [row.predict(truth, factor) for row in rows]
+        known = [energy * error for energy, error in zip(energies, errors) if error is not None]
+        return sum(known) / sum(energies) if len(known) == len(rows) and sum(energies) > 0 else None
+
+    remembered = next((row.memory for row in rows if row.memory is not None), None)
+    return Estimate(torch.stack([row.value for row in rows]), memory=remembered, predict=predict)

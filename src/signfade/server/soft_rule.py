@@ -28,7 +28,7 @@ from signfade.server.received import Estimate, Received, Truth
 from signfade.theory.rate import ORDERS, Rotated, RotatedFit, explained, harmonics, soft_amplitude
 from signfade.uplink import Signals, half_llr, symbols
 
-__all__ = ["better_rotation", "soft_estimate", "soft_values"]
+__all__ = ["better_rotation", "measure_updates", "soft_estimate", "soft_values"]
 
 _CHUNK_NUMBERS = 1 << 24  # soft values at a time, or odds of their levels
 _PAIRED_DEVICES = 1000  # beyond, devices are taken for independent
@@ -133,6 +133,21 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
     if not private:
         value = received.turned_back(value)
     return Estimate(value, fit.gain, memory, turned_back=True, predict=predict)
+
+
+def measure_updates(received: Received) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    """Return what is received about the devices' rotated updates: correlations, precision, soft values.
+
+    The correlations r_kj, `[K, K]`, have the variance `1/(p_k p_j)`, p `[K]`; the soft values are turned
+    back, `[K, M]`, in units of each update's deviation.
+    """
+    encoder = received.encoder
+    found = harmonics(received.link.snr, encoder.method.level_bits, encoder.papr_db)
+    private, ones = encoder.method.rotation == "private", np.ones(len(received))
+    rows = _rows(received, slice(None))
+    model = Rotated(found, ones, np.eye(len(ones)), encoder.part, encoder.kept, private)
+    measured, precision = _measure(rows, model)
+    return measured, precision, rows if private else encoder.unrotate(rows, received.rotation_keys)
 
 
 def _chunks(received: Received) -> list[slice]:

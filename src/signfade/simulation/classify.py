@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,11 +22,13 @@ from signfade.keys import generator, stream_key
 from signfade.registry import user_code
 from signfade.settings import DeviceSettings
 from signfade.simulation.local_training import ONE_GRADIENT, batches, sum_of_steps
-from signfade.simulation.task import Devices, Evaluation, LocalGradients, merge_buffers
+from signfade.simulation.personal import LabelGroups, personal_parameters
+from signfade.simulation.task import DeviceEvaluation, Devices, Evaluation, LocalGradients, merge_buffers
 
 __all__ = ["ClassificationTask"]
 
 _EVALUATION_BATCH = 250
+_LARGEST_PERSONAL = 2 << 30
 _NO_LABEL = -100  # torch's own label of positions that do not count, such as padding
 
 
@@ -38,13 +41,27 @@ def _loss(scores: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     return functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction=reduction)
 
 
+def _fill(parameters: Sequence[Tensor], flat: Tensor) -> None:
+    """Copy flat numbers into parameters, one after the other."""
+    parts = flat.split_with_sizes([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.copy_(part.view(parameter.shape))
+
+
+def _flat(parameters: Iterable[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0), *(part.detach().reshape(-1).float() for part in parameters)])
+
+
 class _Replica:
     """A worker's own copy of the model."""
 
-    def __init__(self, model: nn.Module, layout: torch.memory_format) -> None:
+    def __init__(self, model: nn.Module, layout: torch.memory_format, own: Sequence[bool] = ()) -> None:
         frozen = {id(p): p for p in model.parameters() if not p.requires_grad}  # shared by all replicas
         self.model = copy.deepcopy(model, frozen).to(memory_format=layout)  # type: ignore[call-overload]
-        self.parameters = _trained(self.model)
+        trained = _trained(self.model)
+        own = own or [False] * len(trained)
+        self.parameters = [part for part, mine in zip(trained, own) if not mine]
+        self.personal = [part for part, mine in zip(trained, own) if mine]
         self.buffers = list(self.model.buffers())
         self._layout = layout
         self._turn: object = None
@@ -53,9 +70,7 @@ class _Replica:
     def load(self, weights: Tensor, buffers: list[Tensor], turn: object) -> None:
         """Take the server's weights, flat, unless this turn's are there already; and its buffers, always."""
         if turn is not self._turn:
-            parts = weights.split_with_sizes([parameter.numel() for parameter in self.parameters])
-            for parameter, part in zip(self.parameters, parts, strict=True):
-                parameter.copy_(part.view(parameter.shape))
+            _fill(self.parameters, weights)
             self._turn = turn
         for buffer, value in zip(self.buffers, buffers, strict=True):
             buffer.copy_(value)
@@ -93,6 +108,9 @@ class ClassificationTask:
     A model's buffers (running statistics of batch normalisation) start each device's pass at the server's
     values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits per number on
     the uplink. Dropout draws from the stream of its device and round. `workers` never changes a result.
+
+    `personal` parameters (`personal_parameters`) are no part of the weights: every device has its own, trains
+    them together with the others and never sends them. `groups` of devices have labels of their own.
     """
 
     def __init__(
@@ -104,18 +122,24 @@ class ClassificationTask:
         seed: int,
         workers: int = 1,
         local: DeviceSettings = ONE_GRADIENT,
+        personal: Sequence[str] = (),
+        groups: LabelGroups | None = None,
     ) -> None:
-        sizes = [parameter.numel() for parameter in _trained(model)]
+        own = personal_parameters(model, personal)
+        shared = [parameter for parameter, mine in zip(_trained(model), own) if not mine]
+        sizes = [parameter.numel() for parameter in shared]
         if not sizes:
             raise ValueError("model has no parameters to train")
         self.devices = len(split.counts)
+        self._groups = groups
+        self._personal = self._own_layers([p for p, mine in zip(_trained(model), own) if mine])
         self.size = sum(sizes)
         self.segments = tuple(sizes)
         self.shares = split.counts / split.counts.sum()
         self._dataset, self._split, self._batch, self._seed = dataset, split, batch, seed
         self._local = local
         self.step_unit = local.learning_rate if local.trains else 1.0
-        self._initial = torch.cat([part.detach().reshape(-1).float() for part in _trained(model)])
+        self._initial = _flat(shared)
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._reported: list[tuple[int, list[Tensor]]] = []
         self.extra_bits = 32 * sum(buffer.numel() for buffer in self._buffers)
@@ -131,8 +155,18 @@ class ClassificationTask:
             )
         self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
         for _ in range(workers):
-            self._replicas.put(_Replica(model, layout))
+            self._replicas.put(_Replica(model, layout, own))
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+
+    def _own_layers(self, personal: Sequence[Tensor]) -> Tensor:
+        """Return every device's personal parameters before the first round, `[K, P]`: all alike."""
+        needed = 4 * self.devices * sum(part.numel() for part in personal)
+        if needed > _LARGEST_PERSONAL:
+            raise ValueError(
+                f"model.personal keeps {needed / 1e9:.1f} GB of layers for {self.devices} devices; at most "
+                f"{_LARGEST_PERSONAL / 1e9:.1f} GB are given to it"
+            )
+        return _flat(personal).repeat(self.devices, 1)
 
     def initial_weights(self) -> Tensor:
         """Return the model's own initial weights, flat."""
@@ -176,19 +210,37 @@ class ClassificationTask:
     ) -> tuple[Tensor, Sequence[Tensor]]:
         draw = generator(self._seed, "batch", round, device)
         rows = batches(self._split.of(device), self._batch, self._local, draw)
+        labels = self._labels(device, round)
+        trained = [*replica.parameters, *replica.personal]
+        with torch.no_grad():
+            _fill(replica.personal, self._personal[device])
 
         def gradient(chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             scores = replica.scores(self._dataset.train_x[chosen])
-            loss = _loss(scores, self._dataset.train_y[chosen])
-            return loss.detach(), torch.autograd.grad(loss, replica.parameters)
+            loss = _loss(scores, labels(self._dataset.train_y[chosen]))
+            return loss.detach(), torch.autograd.grad(loss, trained)
 
         with torch.random.fork_rng(devices=[], enabled=self._draws):
             if self._draws:
                 torch.manual_seed(stream_key(self._seed, "dropout", round, device) >> 1)
-            if not self._local.trains:
-                return gradient(next(rows))
-            replica.forget()
-            return sum_of_steps(replica.parameters, gradient, rows, self._local, control)
+            if self._local.trains:
+                replica.forget()
+                loss, parts = sum_of_steps(trained, gradient, rows, self._local, control)
+            else:
+                loss, parts = gradient(next(rows))
+                with torch.no_grad():
+                    for own, part in zip(replica.personal, parts[len(replica.parameters) :]):
+                        own.sub_(part, alpha=self._local.learning_rate)
+        if replica.personal:
+            self._personal[device] = _flat(replica.personal)
+        return loss, parts[: len(replica.parameters)]
+
+    def _labels(self, device: int, round: int) -> Callable[[Tensor], Tensor]:
+        """Return what a device calls the classes in a round."""
+        if self._groups is None:
+            return lambda labels: labels
+        own = self._groups.maps[int(self._groups.of(np.array([device]), round)[0])]
+        return lambda labels: own[labels]
 
     def _share_out(
         self, work: Callable[[_Replica, int], None], items: Iterable[int], weights: Tensor, *, training: bool
@@ -235,10 +287,57 @@ class ClassificationTask:
         mean = float(loss.sum() / labels)
         return Evaluation(mean, float(hits.sum() / labels), None if y.ndim == 1 else float(np.exp(mean)))
 
+    def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
+        """Return each device's cross-entropy and accuracy on the test samples of its classes and labels.
+
+        Test samples count by how often their class is among the device's own training samples.
+        """
+        x, y = self._dataset.test_x, self._dataset.test_y
+        everybody, classes = np.arange(self.devices), self._dataset.classes
+        groups = self.groups_of(round)
+        own = everybody if self._personal.shape[1] else np.zeros_like(everybody)
+        kinds, kind_of = np.unique(np.stack([of, groups, own]), axis=1, return_inverse=True)
+        kind_of = kind_of.reshape(-1)
+        sums = np.zeros((2, kinds.shape[1], classes))  # loss and hits
+        shares = self._class_shares()
+
+        @torch.no_grad()
+        def score(replica: _Replica, kind: int) -> None:
+            mine = np.flatnonzero(kind_of == kind)
+            _fill(replica.personal, self._personal[mine[0]])
+            wanted = torch.from_numpy(shares[mine].any(axis=0))
+            for rows in torch.split(wanted[y].nonzero()[:, 0], _EVALUATION_BATCH):
+                scores, labels = replica.scores(x[rows]), self._labels(int(mine[0]), round)(y[rows])
+                losses = functional.cross_entropy(scores, labels, reduction="none")
+                for total, part in zip(sums, (losses, scores.argmax(dim=1) == labels)):
+                    total[kind] += np.bincount(y[rows], part.double(), classes)
+
+        for model in np.unique(kinds[0]):
+            self._share_out(score, np.flatnonzero(kinds[0] == model), models[model], training=False)
+        tested = np.bincount(y, minlength=classes)
+        weight = shares * (tested > 0)
+        weight = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+        loss, hits = ((weight * (total / np.maximum(tested, 1))[kind_of]).sum(axis=1) for total in sums)
+        return DeviceEvaluation(loss, hits)
+
+    def groups_of(self, round: int) -> NDArray[np.int64]:
+        """Return the group of labels that each device has in a round, `[K]`."""
+        everybody = np.arange(self.devices)
+        return np.zeros_like(everybody) if self._groups is None else self._groups.of(everybody, round)
+
+    def _class_shares(self) -> NDArray[np.float64]:
+        """Return the share of each class among a device's training samples, `[K, C]`."""
+        y, classes = self._dataset.train_y, self._dataset.classes
+        counts = [np.bincount(y[self._split.of(k)], minlength=classes) for k in range(self.devices)]
+        return np.stack(counts) / self._split.counts[:, None]
+
     def state(self) -> dict[str, Tensor]:
-        """Return the model's buffers."""
-        return {f"buffer_{i}": buffer for i, buffer in enumerate(self._buffers)}
+        """Return the model's buffers and the devices' personal layers."""
+        own = {"personal": self._personal} if self._personal.shape[1] else {}
+        return {f"buffer_{i}": buffer for i, buffer in enumerate(self._buffers)} | own
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take the buffers back."""
+        """Take buffers and personal layers back."""
         self._buffers = [state[f"buffer_{i}"] for i in range(len(self._buffers))]
+        if "personal" in state:
+            self._personal = state["personal"].clone()

@@ -15,7 +15,7 @@ from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsi
 from signfade.device.compressors import COMPRESSORS, Compressed
 from signfade.device.encoder import RotationKeys
 from signfade.keys import generator, stream_keys
-from signfade.server import Devices
+from signfade.server import Broadcast, Devices
 from signfade.settings import AvailabilitySettings, RunSettings
 from signfade.uplink import Link
 
@@ -148,10 +148,11 @@ class Clients:
         for asked, name in (
             (self._feeds_back, f"method.{key}"),
             (settings.device.control_variates, "device.control_variates"),
+            (settings.server.tasks == "related", 'server.tasks = "related"'),
         ):
             if asked and needed > _LARGEST_MEMORY:
                 raise ValueError(
-                    f"{name} keeps a gradient of {task.size} numbers for each of {task.devices} devices, "
+                    f"{name} keeps {task.size} numbers for each of {task.devices} devices, "
                     f"{needed / 1e9:.1f} GB; at most {_LARGEST_MEMORY / 1e9:.1f} GB are given to it"
                 )
 
@@ -171,20 +172,26 @@ class Clients:
         return max(1, _CHUNK_NUMBERS // self._task.size)
 
     def train(
-        self, state: ClientsState, present: Present, model: Tensor, round: int, control: Tensor | None = None
+        self,
+        state: ClientsState,
+        present: Present,
+        models: Broadcast,
+        round: int,
+        control: Tensor | None = None,
     ) -> Iterator[Update]:
-        """Let the devices train from `model`, a chunk at a time: memory stays flat.
+        """Let the devices train, each from its model, a chunk at a time: memory stays flat.
 
         `control` is SCAFFOLD's control variate that is broadcast, `[M]`; empty where it is not used.
         """
         for start in range(0, len(present.devices), self.chunk):
             rows = slice(start, start + self.chunk)
             some = Present(present.devices[rows], present.began[rows])
+            mine = Broadcast(models.weights, models.of[rows])
             if control is None or not len(control):
-                yield self._train(state, some, model, round)
+                yield self._train(state, some, mine, round)
                 continue
             who = torch.from_numpy(some.devices)
-            update = self._train(state, some, model, round, control - state.control[who])
+            update = self._train(state, some, mine, round, control - state.control[who])
             state.control[who] += update.gradients / self._settings.device.summed - control
             yield update
         self._task.end_round()
@@ -193,19 +200,21 @@ class Clients:
         self,
         state: ClientsState,
         present: Present,
-        model: Tensor,
+        models: Broadcast,
         round: int,
         control: Tensor | None = None,
     ) -> Update:
         devices, began = present
-        if (began == round).all():
+        kinds = np.unique(np.stack([began, models.of]), axis=1).T  # rounds in which they began, and models
+        if len(kinds) == 1 and kinds[0, 0] == round:
             extra = () if control is None else (control,)
+            model = models.weights[kinds[0, 1]]
             return Update(devices, *self._task.local_updates(model, devices, round, *extra))
         # A model's buffers are those of the present: only weights are kept.
         gradients, losses = torch.empty(len(devices), self._task.size), torch.empty(len(devices))
-        for t in np.unique(began):
-            rows = np.flatnonzero(began == t)
-            at = model if t == round else state.availability.models[str(t)]
+        for t, which in kinds:
+            rows = np.flatnonzero((began == t) & (models.of == which))
+            at = models.weights[which] if t == round else state.availability.models[str(t)]
             extra = () if control is None else (control[rows],)
             part = self._task.local_updates(at, devices[rows], int(t), *extra)
             gradients[rows], losses[rows] = part.gradients, part.losses.to(losses)

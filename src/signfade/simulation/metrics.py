@@ -43,14 +43,14 @@ class Observer:
     """Gathers what only a simulation can know while the devices' gradients pass by."""
 
     def __init__(self, simulation: Simulation, alpha: Tensor, shares: NDArray[np.float64]) -> None:
-        self._alpha, self._shares = alpha, shares
-        self.total = torch.zeros(simulation.task.size)
+        self._alpha, self._shares = alpha, shares  # `[K]`, or a row for each model
+        self.total = torch.zeros(*alpha.shape[:-1], simulation.task.size)
         self._losses: list[Tensor] = []
         self.rows = slice(0, 0)
         self._gram: Tensor | None = None
         rotated = simulation.settings.method.rotation != "none"
         wanted = simulation.server.sends_bits and (rotated or simulation.server.aggregator.needs_correlation)
-        self._paired = wanted and len(alpha) <= min(simulation.clients.chunk, PAIRED_DEVICES)
+        self._paired = wanted and len(shares) <= min(simulation.clients.chunk, PAIRED_DEVICES)
 
     def add(self, update: Update) -> Tensor:
         """Take a chunk of gradients into the true sum; return the chunk's own."""
@@ -67,7 +67,9 @@ class Observer:
         return part
 
     def weighted(self, values: Tensor) -> Tensor:
-        """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`."""
+        """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`, or one per model."""
+        if self._alpha.ndim == 2:
+            return self._alpha[:, self.rows] @ values
         return torch.mv(values.T, self._alpha[self.rows])
 
     @property
@@ -174,6 +176,7 @@ def round_record(
         nmse, cosine = error_and_cosine(value, observer.total, scaled=True)
         errors = {"nmse": nmse, "nmse_theory": None, "cosine": cosine}
     monitor, warning = watch_loss(state.loss, loss, after.round)
+    before = state.server
     warnings = ([] if warning is None else [warning]) + warnings
     state = replace(state, server=after, task=simulation.task.state(), loss=monitor, saturation=saturation)
     said = dict(metrics or {})
@@ -189,9 +192,18 @@ def round_record(
         "devices": len(present.devices),
         "channel_uses": after.channel_uses,
         **said,
+        **_regrouped(simulation, before, after),
         **clients.metrics(present, encoder.size, state.server.round - 1),
         "warnings": warnings,
     }
+
+
+def _regrouped(simulation: Simulation, before: ServerMemory, after: ServerMemory) -> dict[str, Any]:
+    """Return who has which model, in rounds in which that changes."""
+    if before.tasks is None or after.tasks is None:
+        return {}
+    same = np.array_equal(before.tasks.model_of, after.tasks.model_of)
+    return {} if same else simulation.server.tasks.metrics(after.tasks)
 
 
 def silent_record(simulation: Simulation, state: State, present: Present) -> tuple[State, dict[str, Any]]:
@@ -222,7 +234,8 @@ def limit_record(simulation: Simulation, received: Received, truth: Truth) -> di
     """
     settings, encoder, devices = simulation.settings, received.encoder, len(received)
     orthogonal = settings.cell.access == "orthogonal" and not settings.cell.perfect
-    if settings.method.rotation == "none" or truth.correlation is None or not orthogonal:
+    one = settings.server.tasks == "one"
+    if settings.method.rotation == "none" or truth.correlation is None or not (orthogonal and one):
         return {}
     if not _due(settings, received.round + 1):
         return {}
@@ -240,14 +253,50 @@ def _due(settings: RunSettings, done: int) -> bool:
     return done >= settings.rounds or done % settings.eval.every == 0 or done in settings.eval.at
 
 
-def _evaluate(simulation: Simulation, state: State) -> dict[str, float | None]:
-    """Evaluate the model if it is time to."""
-    due = _due(simulation.settings, state.server.round)
-    if not due:
+def _evaluate(simulation: Simulation, state: State) -> dict[str, Any]:
+    """Evaluate the model, or every device's, if it is time to."""
+    settings, server, tasks = simulation.settings, state.server, simulation.server.tasks
+    if not _due(settings, server.round):
         return {"test_loss": None, "test_accuracy": None}
-    loss, accuracy, perplexity = simulation.task.evaluate(state.server.weights)
+    devices = device_record(simulation, server) if settings.per_device else {}
+    if "test_loss" in devices:
+        return devices | tasks.metrics(server.tasks)
+    loss, accuracy, perplexity = simulation.task.evaluate(server.weights)
     said = {} if perplexity is None else {"test_perplexity": perplexity}
-    return {"test_loss": loss, "test_accuracy": accuracy, **said}
+    return {"test_loss": loss, "test_accuracy": accuracy, **said, **devices}
+
+
+def device_record(simulation: Simulation, server: ServerMemory) -> dict[str, Any]:
+    """Return how well every device does on data like its own.
+
+    `device_mean`, `device_min` (the worst), `device_worst` (the mean of the worst tenth) and `device_spread`
+    (sample deviation) are of accuracies, of losses where there are no classes. Where devices differ in their
+    models or labels, test loss and accuracy are means over devices.
+    """
+    settings = simulation.settings
+    models, of = simulation.server.broadcast(server, np.arange(simulation.task.devices))
+    loss, accuracy = simulation.task.evaluate_devices(models, of, server.round - 1)
+    score = loss if accuracy is None else accuracy
+    ordered = np.sort(score if accuracy is not None else -score)
+    worst = abs(float(ordered[: math.ceil(len(score) / 10)].mean()))
+    record: dict[str, Any] = {
+        "device_mean": float(score.mean()),
+        "device_min": abs(float(ordered[0])),
+        "device_worst": worst,
+        "device_spread": float(score.std(ddof=1)) if len(score) > 1 else 0.0,
+        "device_scores": np.round(score, 6).tolist() if len(score) <= PAIRED_DEVICES else None,
+    }
+    if server.tasks is not None and settings.server.tasks != "related":
+        record["model_scores"] = [float(score[of == model].mean()) for model in np.unique(of)]
+    if (groups := settings.data.groups) > 1:
+        group = simulation.task.groups_of(server.round - 1)
+        record["group_scores"] = [round(float(score[group == g].mean()), 6) for g in range(groups)]
+        pairs = len(np.unique(np.stack([of, group]), axis=1).T)
+        record["groups_recovered"] = pairs == len(np.unique(of)) == len(np.unique(group))
+    if settings.server.tasks == "one" and settings.data.groups == 1 and not settings.model.personal:
+        return record
+    mean = None if accuracy is None else float(accuracy.mean())
+    return {"test_loss": float(loss.mean()), "test_accuracy": mean, **record}
 
 
 def error_and_cosine(estimate: Tensor, total: Tensor, *, scaled: bool) -> tuple[float | None, float | None]:
@@ -255,7 +304,7 @@ def error_and_cosine(estimate: Tensor, total: Tensor, *, scaled: bool) -> tuple[
 
     The error of a vote, which has no scale, is that of its best multiple.
     """
-    truth, guess = total.double(), estimate.double()
+    truth, guess = total.double().flatten(), estimate.double().flatten()
     energy, power = float(truth @ truth), float(guess @ guess)
     lengths = math.sqrt(energy) * math.sqrt(power)
     cosine = float(truth @ guess) / lengths if lengths > 0 else None

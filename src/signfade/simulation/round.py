@@ -61,10 +61,12 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     shares = simulation.task.shares[present.devices] / simulation.task.shares[present.devices].sum()
     by_share = settings.method.weights == "share"
     alpha = torch.from_numpy(shares).float() if by_share else torch.ones(len(shares))
-    encoder, observer = server.encoder(memory), Observer(simulation, alpha, shares)
+    models = server.broadcast(memory, present.devices)
+    mix = server.tasks.mix(memory.tasks, present.devices, alpha)  # a row for each of several models
+    encoder, observer = server.encoder(memory), Observer(simulation, mix, shares)
     rotation = server.rotation_keys(memory, present.devices)
-    encoded, digital, sent_bits = [], torch.zeros(simulation.task.size), 0
-    for update in clients.train(state.clients, present, memory.weights, t, memory.control):
+    encoded, digital, sent_bits = [], torch.zeros_like(observer.total), 0
+    for update in clients.train(state.clients, present, models, t, memory.control):
         true_sum = observer.add(update)
         if server.sends_bits:
             encoded.append(clients.encode(state.clients, update, encoder, rotation[observer.rows], t))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from signfade.simulation.clients import Clients
 from signfade.simulation.lora import add_adapters
 from signfade.simulation.metrics import Diverged
 from signfade.simulation.models import build_model
+from signfade.simulation.personal import make_groups, personal_parameters
 from signfade.simulation.round import Simulation, State, run_round
 from signfade.simulation.synthetic import GaussianTask, RegressionTask
 from signfade.simulation.task import Task, one_thread
@@ -54,7 +56,14 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: object = None) -
     who = deal(labelled, data, seed)
     tokens = not labelled.train_x.is_floating_point()
     model = _model(settings, labelled.input_shape, labelled.classes, tokens)
-    return ClassificationTask(labelled, who, model, data.batch, seed, workers, settings.device)
+    if settings.per_device and labelled.train_y.ndim > 1:
+        raise ValueError(
+            'data.groups must be 1, model.personal empty, server.tasks "one" and eval.per_device false with '
+            "labels per position: devices are evaluated by their classes"
+        )
+    groups = make_groups(data, labelled.classes, seed) if data.groups > 1 else None
+    own = settings.model.personal
+    return ClassificationTask(labelled, who, model, data.batch, seed, workers, settings.device, own, groups)
 
 
 def deal(dataset: Dataset, data: DataSettings, seed: int) -> Split:
@@ -97,7 +106,9 @@ def layer_sizes(settings: RunSettings) -> tuple[int, ...] | None:
     if source.shape is None:
         return None
     model = _model(settings, *source.shape, source.tokens)
-    return tuple(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    own = personal_parameters(model, settings.model.personal)
+    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    return tuple(size for size, mine in zip(trained, own) if not mine)
 
 
 class Experiment:
@@ -144,6 +155,12 @@ class Experiment:
     def weights(self) -> Tensor:
         """The current model, `[M]`."""
         return self._state.server.weights
+
+    @property
+    def models(self) -> Tensor:
+        """The current model of every device, `[K, M]`."""
+        weights, of = self._simulation.server.broadcast(self._state.server, np.arange(self.devices))
+        return weights[of]
 
     @property
     def done(self) -> bool:

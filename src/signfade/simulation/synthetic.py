@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from signfade.data import RegressionData
@@ -14,7 +15,7 @@ from signfade.kernels.threads import run_ranges
 from signfade.keys import generator, stream_keys
 from signfade.settings import DeviceSettings
 from signfade.simulation.local_training import ONE_GRADIENT, batches, sum_of_steps
-from signfade.simulation.task import Devices, Evaluation, LocalGradients, one_thread
+from signfade.simulation.task import DeviceEvaluation, Devices, Evaluation, LocalGradients, one_thread
 
 __all__ = ["GaussianTask", "RegressionTask"]
 
@@ -25,6 +26,11 @@ class _Stateless:
     """What tasks without buffers share."""
 
     extra_bits = 0
+    devices: int
+
+    def groups_of(self, round: int) -> NDArray[np.int64]:
+        """All devices are in one group."""
+        return np.zeros(self.devices, dtype=np.int64)
 
     def end_round(self) -> None:
         """Nothing to merge."""
@@ -156,6 +162,16 @@ class RegressionTask(_Stateless):
         """Return the excess of the mean squared residual over its minimum, per sample as the train loss."""
         return Evaluation(self.data.excess_loss(weights) / (self.devices * self.data.samples), None)
 
+    def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
+        """Return each device's mean squared residual with its own model."""
+        losses = np.empty(self.devices)
+        for start in range(0, self.devices, self._block):
+            rows = np.arange(start, min(start + self._block, self.devices))
+            x, z = self.data.chunk(rows, threads=1)
+            residual = torch.bmm(x, models[of[rows]].unsqueeze(2)).squeeze(2) - z
+            losses[rows] = residual.square().mean(dim=1).double().numpy()
+        return DeviceEvaluation(losses, None)
+
 
 class GaussianTask(_Stateless):
     """No data at all: device k's gradient is iid Gaussian, the prior of the theory made true.
@@ -189,3 +205,7 @@ class GaussianTask(_Stateless):
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Nothing to evaluate."""
         return Evaluation(None, None)
+
+    def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
+        """Nothing to evaluate."""
+        raise ValueError("server.tasks must be one, and eval.per_device false, with data gaussian")

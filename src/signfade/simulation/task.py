@@ -13,7 +13,15 @@ from torch import Tensor
 
 from signfade.server import Devices
 
-__all__ = ["Devices", "Evaluation", "LocalGradients", "Task", "merge_buffers", "one_thread"]
+__all__ = [
+    "DeviceEvaluation",
+    "Devices",
+    "Evaluation",
+    "LocalGradients",
+    "Task",
+    "merge_buffers",
+    "one_thread",
+]
 
 _REACH = 10 * 1.4826  # ten deviations of a Gaussian, in median absolute deviations
 
@@ -31,6 +39,13 @@ class Evaluation(NamedTuple):
     loss: float | None
     accuracy: float | None
     perplexity: float | None = None  # exp(loss), where each position of a sample has a label
+
+
+class DeviceEvaluation(NamedTuple):
+    """How good each device's model is on data like its own, `[K]` each; accuracy only with classes."""
+
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64] | None
 
 
 class Task(Protocol):
@@ -59,6 +74,12 @@ class Task(Protocol):
 
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Return test loss, accuracy and perplexity."""
+
+    def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
+        """Return each device's test loss and accuracy after `round` rounds, device k with `models[of[k]]`."""
+
+    def groups_of(self, round: int) -> NDArray[np.int64]:
+        """Return the group of labels that each device has in a round, `[K]`."""
 
     def end_round(self) -> None:
         """Merge what the devices sent besides gradients, after the last `local_updates` of a round."""

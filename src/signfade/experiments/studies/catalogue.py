@@ -10,6 +10,7 @@ from signfade.experiments.studies.devices import DEVICES
 from signfade.experiments.studies.dial import DIAL
 from signfade.experiments.studies.joint_errors import JOINT_LADDER, JOINT_ROTATED
 from signfade.experiments.studies.joint_training import JOINT_TRAINING
+from signfade.experiments.studies.many_tasks import MANY_TASKS
 from signfade.experiments.studies.paper.claims import CLAIMS
 from signfade.experiments.studies.paper.curves import FIG_ACCURACY, FIG_DOWNLINK, FIG_QUANTISATION, FIG_SNR
 from signfade.experiments.studies.paper.errors import FIG_MSE
@@ -28,7 +29,7 @@ _MORE = (FIG_QUANTISATION, TABLE_ACCURACY, FIG_DOWNLINK, FIG_SNR, FIG_MSE, FIG_C
 _JOINT = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
 PAPER = Study("paper", "The paper's experiments, ours beside the paper's", "results", _PAPER + _MORE, opening)
 JOINT = Study("joint", "The joint posterior", "joint", _JOINT, host="bfl.md")
-STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS, DIAL, TASKS)
+STUDIES: tuple[Study, ...] = (PAPER, JOINT, RADIO, DEVICES, ATTACKS, DIAL, TASKS, MANY_TASKS)
 
 
 def parts_by_name() -> dict[str, Part]:

@@ -36,6 +36,9 @@ __all__ = ["Runner", "estimate_seconds", "plan", "read_folder", "read_folders", 
 _KEPT = ["last_accuracy", "best_accuracy", "last_test_loss", "last_train_loss", "median_nmse"]
 _KEPT += ["median_nmse_theory", "median_cosine", "rounds_to_loss_1", "rounds_to_accuracy_09", "uplink_bits"]
 _KEPT += ["payload_bits", "channel_uses", "downlink_bits", "parameters", "seconds", "version"]
+# Of the last round, where every device is evaluated.
+_DEVICES_KEPT = ["device_mean", "device_min", "device_worst", "device_spread", "models"]
+_DEVICES_KEPT += ["groups_recovered", "group_scores"]
 
 
 def read_folder(path: Path) -> Record | None:
@@ -52,6 +55,8 @@ def read_folder(path: Path) -> Record | None:
         summary = summarise(metrics, name="", seed=0, method="", parameters=0, devices=0)
     summary |= {"channel_uses": metrics[-1].get("channel_uses") if metrics else None}
     kept = {key: rounded(summary.get(key)) for key in _KEPT if key != "channel_uses" or summary[key]}
+    last = metrics[-1] if metrics else {}
+    kept |= {key: rounded(last[key]) for key in _DEVICES_KEPT if last.get(key) is not None}
     smooth = trailing_mean([m.get("train_loss") for m in metrics], min(WINDOW, max(1, len(metrics))))
     at = [i for i, m in enumerate(metrics) if m.get("test_loss") is not None]  # evaluated
     curve: dict[str, list[float | None]] = {"round": [metrics[i]["round"] for i in at]}

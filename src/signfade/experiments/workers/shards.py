@@ -98,6 +98,7 @@ class ShardedTask:
         self.devices, self.size, self.segments = task.devices, task.size, task.segments
         self.shares, self.extra_bits = task.shares, task.extra_bits
         self.initial_weights, self.evaluate = task.initial_weights, task.evaluate
+        self.evaluate_devices, self.groups_of = task.evaluate_devices, task.groups_of
         self.state, self.restore = task.state, task.restore
 
     @property
@@ -157,6 +158,10 @@ def sharded(shards: int) -> Iterator[Callable[[RunSettings], Task]]:
         pools: list[ShardPool] = []
 
         def make(settings: RunSettings) -> Task:
+            if settings.model.personal:
+                raise ValueError(
+                    "model.personal needs a run in one process: devices keep layers; leave out shards"
+                )
             key = data_key(settings)
             data = None if key is None else share(load(*key), scratch / f"data-{len(pools)}")
             threads = settings.threads or available_threads()  # for the evaluation, which stays here

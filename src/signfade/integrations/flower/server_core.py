@@ -97,6 +97,9 @@ def _refuse_simulated(settings: RunSettings) -> None:
                 raise ValueError(f"{section}.{key} {why}; got {value:g}")
     for wrong, must in (
         (settings.method.compressor != "auto", 'method.compressor must be "auto"'),
+        (settings.server.tasks != "one", 'server.tasks must be "one"'),
+        (bool(settings.model.personal), "model.personal must be empty"),
+        (settings.data.groups > 1, "data.groups must be 1"),
         (settings.method.bits_per_weight == "analog", "method.bits_per_weight must be a number"),
         (settings.device.control_variates, "device.control_variates must be false"),
         (settings.cell.scheduling != "random", 'cell.scheduling must be "random"'),
