@@ -182,7 +182,14 @@ MANY_TASKS = Study(
     "many-tasks",
     (
         *map(_groups, _DATA["data"]),
-        Part("many-tasks-splits", "No split without a conflict", "ours", _splits, _wants("splits"), partial=True),
+        Part(
+            "many-tasks-splits",
+            "No split without a conflict",
+            "ours",
+            _splits,
+            _wants("splits"),
+            partial=True,
+        ),
         Part("many-tasks-personal", "Personal heads", "ours", _personal, _wants("personal"), partial=True),
         Part(
             "many-tasks-regression",
