@@ -16,7 +16,7 @@ from signfade.server.aggregators import AGGREGATORS
 from signfade.server.optimizer import ModelState, make_optimizer
 from signfade.server.received import Context, Devices, Estimate, Received, Truth
 from signfade.server.scheduling import Schedule, Scheduler
-from signfade.server.soft_rule import better_rotation, soft_estimate
+from signfade.server.soft_rule import better_rotation, measure_updates, soft_estimate
 from signfade.server.stages import BoundScalars, CodedScalars, FollowScales, PilotEstimation
 from signfade.server.superposition import AirRule
 from signfade.server.tasks import Broadcast, Tasks, TaskState
@@ -264,7 +264,9 @@ class Server:
                     for row in rows
                 ]
             )
-            memory = replace(memory, tasks=self.tasks.observe(memory.tasks, received, models))
+            memory = replace(
+                memory, tasks=self.tasks.observe(memory.tasks, received, models, measure_updates)
+            )
         rule = memory.rule if final.memory is None else final.memory
         return replace(memory, rule=rule, stages=stages, schedule=schedule), final, metrics
 

@@ -31,6 +31,7 @@ learning" (MOCHA); docs/many-tasks.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -42,12 +43,12 @@ from torch import Tensor
 
 from signfade.server.optimizer import ModelState
 from signfade.server.received import Devices, Received
-from signfade.server.soft_rule import measure_updates
 from signfade.settings import RunSettings
 
 __all__ = ["Broadcast", "TaskState", "Tasks", "couple", "split_cluster"]
 
 Floats = NDArray[np.float64]
+Measured = tuple[Floats, Floats, Tensor]  # correlations of updates, their precision, soft values
 
 _KEPT = 0.9  # weight of the past against a new measurement: about 10 rounds count
 _SURE = 3.0  # standard errors
@@ -129,12 +130,17 @@ class Tasks:
         rows = torch.where(mine, alpha, torch.zeros_like(alpha))
         return rows if self._weights == "sum" else rows / rows.sum(dim=1, keepdim=True).clamp_min(1e-30)
 
-    def observe(self, state: TaskState, received: Received, models: Tensor) -> TaskState:
-        """Learn from a round's signals who agrees with whom; `models` `[G, M]` are those of the round."""
+    def observe(
+        self, state: TaskState, received: Received, models: Tensor, measure: Callable[[Received], Measured]
+    ) -> TaskState:
+        """Learn from a round's signals who agrees with whom; `models` `[G, M]` are those of the round.
+
+        `measure` is `soft_rule.measure_updates`.
+        """
         if not self._learns:
             return state
         devices = received.devices
-        measured, precision, rows = measure_updates(received)
+        measured, precision, rows = measure(received)
         pairs, new = np.ix_(devices, devices), np.outer(precision, precision)
         if self._settings.tasks == "clustered":
             new = new * (state.model_of[devices][:, None] == state.model_of[devices][None])
