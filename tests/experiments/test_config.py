@@ -279,7 +279,7 @@ def test_places_and_machines_do_not_matter() -> None:
         "rounds=9",
         "server.learning_rate=0.5",
         "cell.snr_db=1",
-        "method.prior=laplacian",
+        "method.debias=false",
         "eval.every=3",
     ],
 )
