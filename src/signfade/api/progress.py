@@ -59,7 +59,10 @@ class _Cell:
         """Show something in place of what was shown."""
         display = importlib.import_module("IPython.display").display
         with io.StringIO() as text:
-            Console(file=text, width=100, force_jupyter=False).print(what)
+            plain = Console(
+                file=text, width=100, force_jupyter=False, force_terminal=False, color_system=None
+            )
+            plain.print(what)
             bundle = {"text/plain": text.getvalue().rstrip()}
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
@@ -109,7 +112,9 @@ class Progress:
         self._began = time.monotonic()
         self._printed = 0.0 if self._single else self._began
         live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
-        self._live = live if self._console.is_terminal and not quiet else None
+        # A notebook sets FORCE_COLOR, so that its stderr looks like a terminal.
+        shows = self._console.is_terminal and self._cell is None and not quiet
+        self._live = live if shows else None
         self._compiling = tell_compiling(self.note)
 
     def __enter__(self) -> Progress:
