@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
+from signfade.experiments.figures import cell_map, mse_curves
 from signfade.experiments.folder import FolderError
 from signfade.experiments.group import group_runs
 from signfade.experiments.panels import PANELS, curves, draw_panels, group_styles
@@ -135,16 +135,6 @@ def test_cell_map_places_every_user() -> None:
     assert "dB" in figure.axes[1].get_ylabel()
     with pytest.raises(ValueError, match=r"got \[3, 2\] and \[2\]"):
         cell_map(positions, [1.0, 2.0], 1.0)
-
-
-def test_histogram_shares_sum_to_one_hundred_and_leave_out_deep_fades() -> None:
-    values = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, -np.inf]])
-    ax = snr_histogram(values).axes[0]
-    assert sum(patch.get_height() for patch in ax.patches) == pytest.approx(100)
-    assert "median: 3.0 dB" in ax.get_title("left")
-    with pytest.raises(ValueError, match="at least one finite value"):
-        snr_histogram([np.nan])
-    snr_histogram([7.0] * 5)
 
 
 def test_mse_curves_draw_what_they_are_given() -> None:

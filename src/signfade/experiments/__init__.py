@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from signfade.experiments.checkpoint import Checkpoint
-    from signfade.experiments.figures import cell_map, mse_curves, snr_histogram
+    from signfade.experiments.figures import cell_map, mse_curves
     from signfade.experiments.folder import FolderError, RunFolder
     from signfade.experiments.group import Group, Run, group_runs
     from signfade.experiments.html_report import write_report
@@ -33,7 +33,6 @@ __all__ = [
     "load_run",
     "mse_curves",
     "save_figure",
-    "snr_histogram",
     "summarise",
     "write_report",
 ]

@@ -1,4 +1,4 @@
-"""Figures of the radio: the cell, its SNRs, and errors against the SNR."""
+"""Figures of the radio: the cell, and errors against the SNR."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from signfade.experiments.style import (
     SERIES,
     draw_line,
     figure_style,
-    line_style,
     named_styles,
     scale_vertical,
 )
 
-__all__ = ["cell_map", "mse_curves", "snr_histogram"]
+__all__ = ["cell_map", "mse_curves"]
 
 
 def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Figure:
@@ -53,30 +52,6 @@ def cell_map(positions_km: ArrayLike, snr_db: ArrayLike, radius_km: float) -> Fi
         ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, handletextpad=0.1)
         bar = figure.colorbar(dots, ax=ax, shrink=0.8, extend="both", label="mean SNR (dB)")
         bar.outline.set_visible(False)
-    return figure
-
-
-def snr_histogram(snr_db: ArrayLike, label: str = "instantaneous SNR (dB)") -> Figure:
-    """Return a histogram of the finite ones among SNRs, with their 5th, 50th and 95th percentile."""
-    values = np.asarray(snr_db, dtype=float).ravel()
-    values = values[np.isfinite(values)]
-    if not len(values):
-        raise ValueError("snr_db must hold at least one finite value; got none")
-    marks = np.percentile(values, (5, 50, 95))
-    with figure_style():
-        figure = Figure((5.6, 3.2), layout="constrained")
-        ax = figure.add_subplot()
-        bins = int(np.clip(np.sqrt(len(values)) * 1.5, 8, 60))
-        weights = np.full(len(values), 100 / len(values))
-        color = line_style(0).color
-        ax.hist(values, bins=bins, weights=weights, color=color, edgecolor="white", linewidth=0.5)
-        ax.set(xlabel=label, ylabel="share (%)")
-        ax.grid(visible=False, axis="x")
-        ax.margins(y=0.12)
-        for mark in marks:
-            ax.axvline(mark, color=INK, linewidth=0.9, dashes=(3, 2))
-        words = (f"{name} {mark:.1f} dB" for name, mark in zip(("5 %:", "median:", "95 %:"), marks))
-        ax.set_title("     ".join(words).replace("-", "−"), fontsize=9, fontweight="normal")
     return figure
 
 
