@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from signfade.experiments.studies import tasks
-from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, family_of
+from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, family_of, run_name
 from signfade.experiments.studies.study import Table
 
 
@@ -13,6 +13,7 @@ def test_every_run_is_another_one_and_a_quick_study_needs_no_fetching() -> None:
     for part in tasks.TASKS.parts:
         runs = [want.settings for want in part.wants(FULL, Records())]
         assert len({(family_of(run), run.seed) for run in runs}) == len(runs) > 0
+        assert not any("/" in run_name(run) for run in runs)  # it is the name of a folder
         assert {want.settings.data.name for want in part.wants(QUICK, Records())} == {"digits"}
 
 

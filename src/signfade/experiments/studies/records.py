@@ -152,7 +152,8 @@ def run_name(settings: RunSettings) -> str:
     method = "-".join((settings.label or settings.method.aggregator).replace(",", " ").split())
     server, bandwidth = settings.server, f"{settings.cell.bandwidth_hz / 1e3:g}kHz"
     how = f"{method}-{server.learning_rate:g}-{server.momentum:g}-{server.downlink}-{bandwidth}"
-    return f"{settings.data.name}-{how}-r{settings.rounds}-s{settings.seed}-{family_of(settings)}"
+    data = settings.data.name.rpartition(":")[2]  # of your own data the function's name, without its path
+    return f"{data}-{how}-r{settings.rounds}-s{settings.seed}-{family_of(settings)}"
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
