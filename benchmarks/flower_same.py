@@ -28,6 +28,7 @@ def main() -> None:
     asked = parser.parse_args()
     console = Console(stderr=True)
     changes = [f"rounds={asked.rounds}", f"data.devices={asked.devices}", "cell.perfect=true"]
+    changes.append("data.participation=1")
     changes.append("defence.bound_scales=true")  # which a deployment has by default
     settings = load(asked.config, changes).model_copy(update={"out": asked.out})
     folder = RunFolder(deploy_folder(settings))

@@ -50,7 +50,10 @@ def read_folder(path: Path) -> Record | None:
     lost = summary is None and failure is not None and "diverged" in failure
     if summary is None and not lost:
         return None
-    settings, metrics = resolve(deciding(folder.config())), folder.read_metrics()
+    decided = deciding(folder.config()).items()
+    # Hashes of files of one's own are recorded beside the settings.
+    settings = resolve({key: value for key, value in decided if not key.startswith("files.")})
+    metrics = folder.read_metrics()
     if summary is None:
         summary = summarise(metrics, name="", seed=0, method="", parameters=0, devices=0)
     summary |= {"channel_uses": metrics[-1].get("channel_uses") if metrics else None}

@@ -89,8 +89,9 @@ def _reads(task: str) -> bool:
 
 
 def _figure(results: Results) -> list[Block]:
-    with new_figure((9.6, 3.6), results.scale, columns=len(_TASKS)) as (figure, panels):
-        for task, axes in zip(_TASKS, np.ravel(panels)):
+    begun = [task for task in _TASKS if _table(results, task)] or _TASKS[:1]
+    with new_figure((9.6, 3.6), results.scale, columns=len(begun)) as (figure, panels):
+        for task, axes in zip(begun, np.ravel(panels)):
             shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_DATA["bandwidths"])))]
             for index, (name, _, method) in enumerate(shown):
                 records = results.records.find_all(_runs(results.scale, task, name, method))
