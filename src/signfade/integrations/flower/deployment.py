@@ -76,7 +76,7 @@ def deployed_settings(settings: RunSettings) -> RunSettings:
 
 
 def _estimate(devices: int, rounds: int) -> str:
-    """Say how long the rounds will take: docs/flower.md has the measurement."""
+    """Say about how long the rounds will take, from what each device's process has to load."""
     each = max(1.0, devices / available_threads()) * _PROCESS + _WAITING
     total = rounds * each
     words = f"{total / 60:.0f} min" if total >= 90 else f"{total:.0f} s"
