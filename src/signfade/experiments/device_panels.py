@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -42,21 +42,19 @@ def draw_device_panels(
 
 
 def _memberships(ax: Axes, run: Run) -> None:
-    """One row per device, one column per round, one colour per model; grey where all share one."""
+    """One row per device over the rounds, one colour per model; grey while all share one."""
     known = {record["round"]: record["model_of"] for record in run.metrics if record.get("model_of")}
-    last = [0] * len(next(iter(known.values())))
-    columns = []
+    columns, last = [], [0] * len(next(iter(known.values())))
     for record in run.metrics:
         last = known.get(record["round"], last)
-        columns.append(last)
-    image = np.array(columns, dtype=np.int64).T
-    alone = np.array([len(np.unique(column)) == 1 for column in image.T])
-    shown = np.where(alone, 0, 1 + image % len(SERIES))
-    colours = ListedColormap([MUTED, *SERIES])
-    edges = (np.arange(len(columns) + 1) + 0.5, np.arange(len(image) + 1) - 0.5)
-    ax.pcolormesh(*edges, shown, cmap=colours, vmin=0, vmax=len(SERIES), rasterized=False)
-    ax.set(xlabel="round", ylabel="device")
-    ax.invert_yaxis()
+        columns.append([MUTED if len(set(last)) == 1 else SERIES[model % len(SERIES)] for model in last])
+    for device, colours in enumerate(zip(*columns, strict=True)):
+        start = 0
+        for colour, same in groupby(colours):  # a bar for as long as a device has a model
+            length = len(list(same))
+            ax.broken_barh([(start + 0.5, length)], (device - 0.5, 1), color=colour, linewidth=0)
+            start += length
+    ax.set(xlabel="round", ylabel="device", xlim=(0.5, len(columns) + 0.5), ylim=(len(last) - 0.5, -0.5))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
 

@@ -137,7 +137,7 @@ def _device_columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Group]
         (f"mean of devices ({unit})", column("mean")),
         (f"worst tenth of devices ({unit})", column("worst")),
         (f"spread of devices ({unit})", column("spread")),
-        ("models", lambda g: spread_text(g.values("models"), 0)),
+        ("models", lambda g: f"{mean(g.values('models')):g}" if g.values("models") else _DASH),
     ]
 
 

@@ -199,11 +199,11 @@ def round_record(
 
 
 def _regrouped(simulation: Simulation, before: ServerMemory, after: ServerMemory) -> dict[str, Any]:
-    """Return who has which model, in rounds in which that changes."""
+    """Return who has which model, in the first round and in those in which that changes."""
     if before.tasks is None or after.tasks is None:
         return {}
     same = np.array_equal(before.tasks.model_of, after.tasks.model_of)
-    return {} if same else simulation.server.tasks.metrics(after.tasks)
+    return {} if same and after.round > 1 else simulation.server.tasks.metrics(after.tasks)
 
 
 def silent_record(simulation: Simulation, state: State, present: Present) -> tuple[State, dict[str, Any]]:
