@@ -444,8 +444,8 @@ class MethodSettings(_Section):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"aggregator": "sbfl", "form": "published", "weights": "sum"},
-    "corrected": {"aggregator": "sbfl", "form": "corrected", "weights": "sum"},
+    "paper": {"aggregator": "sbfl", "form": "published", "center": False, "weights": "sum"},
+    "corrected": {"aggregator": "sbfl", "form": "corrected", "center": True, "weights": "sum"},
     "rotated-sbfl": {"aggregator": "sbfl", "rotation": "shared"},
     "best": {"aggregator": "bfl", "rotation": "shared", "joint": "soft", "debias": True},
     "low-rate": {
