@@ -143,6 +143,11 @@ class Clients:
         self._settings, self._task = settings, task
         self.availability = Availability(settings.availability, task.devices, settings.seed)
         self._compressor = COMPRESSORS.find(settings.method.compressor)
+        if settings.server.tasks != "one" and task.extra_bits:
+            raise ValueError(
+                'server.tasks must be "one" with a model that has buffers, such as those of batch '
+                "normalisation: they are merged over all devices"
+            )
         needed = 4 * task.size * task.devices
         key = "compressor" if self._compressor.feedback else "error_feedback"
         for asked, name in (
