@@ -533,9 +533,9 @@ def test_notes_go_to_the_log_by_default(
     ]
 
 
-def test_the_readme_says_where_mnist_comes_from() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert f"mirrors or npm (`{MNIST.packages[0].name.partition('@')[0]}`)" in readme
+def test_the_page_says_where_mnist_comes_from() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    assert f"npm `{MNIST.packages[0].name.partition('@')[0]}`" in page
 
 
 @pytest.mark.parametrize("name", ["digits", "idx", "regression", "gaussian"])

@@ -305,7 +305,7 @@ def test_settings_that_do_not_fit_get_one_sentence(changes: dict[str, Any], sent
 
 def test_memories_have_a_limit_and_eden_whole_bits() -> None:
     chosen = settings(method__aggregator="ideal", method__compressor="topk")
-    with pytest.raises(ValueError, match=r"method.compressor keeps a gradient of 650 numbers for each"):
+    with pytest.raises(ValueError, match=r"method.compressor keeps 650 numbers for each"):
         Clients(chosen, GaussianTask(1_000_000, 650, 0))
     with pytest.raises(ValueError, match=r"must be at most 1, or 2, 3 or 4; got 1.5"):
         compress("eden", torch.ones(1, 8), 1.5)

@@ -200,5 +200,7 @@ def test_what_a_preset_keeps_to_itself_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_is_wrong_names_its_run(tmp_path: Path, jobs: int) -> None:
     runs = plan(load(None, ["rounds=1", "data.devices=9999", "seed=3"]), ["ideal"], tmp_path)
-    with pytest.raises(ValueError, match=r"^ideal, seed 3: devices must be at most"):
+    with pytest.raises(
+        ValueError, match=r"^ideal, seed 3: data.split two-chunks of digits: devices must be at most"
+    ):
         compare(runs, jobs)

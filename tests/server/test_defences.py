@@ -47,7 +47,12 @@ class Bowl(GaussianTask):
 def run(task: GaussianTask, rounds: int, **options: Any) -> Experiment:
     experiment = Experiment(
         settings(
-            rounds=rounds, data__devices=20, server__learning_rate=0.02, method__weights="sum", **options
+            rounds=rounds,
+            data__devices=20,
+            server__learning_rate=0.02,
+            method__weights="sum",
+            cell__path_loss="cost231",
+            **options,
         ),
         task=task,
     )
@@ -84,6 +89,7 @@ def test_flippers_are_found_whatever_the_data(spread: float, method: dict[str, A
         "data__devices": 20,
         "server__learning_rate": 0.02,
         "method__weights": "sum",
+        "cell__path_loss": "cost231",
     }
     experiment = Experiment(
         settings(**{**usual, **attack, **method}), task=Bowl(20, 3000 if spread > 1 else 1000, spread)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from signfade.server.scheduling import choose_devices
+from signfade.server.tasks import Broadcast
 from signfade.settings import AvailabilitySettings
 from signfade.simulation import Experiment
 from signfade.simulation.clients import Availability, AvailabilityState, Clients
@@ -64,7 +65,8 @@ def test_a_late_device_is_busy_until_it_arrives() -> None:
         weights = torch.full((3,), float(t))
         available, present = clients.availability.apply(state.availability, ALL, weights, t)
         state, now = replace(state, availability=available), present.devices
-        origin = next(clients.train(state, present, weights, t)).gradients
+        models = Broadcast(weights[None], np.zeros(len(now), dtype=np.int64))
+        origin = next(clients.train(state, present, models, t)).gradients
         began = origin[:, 1].numpy().astype(int)
         assert set((t - began).tolist()) <= {0, staleness}
         assert (origin[:, 0] == origin[:, 1]).all()  # the weights of the round it began in

@@ -83,5 +83,5 @@ def test_the_papers_regression_at_a_fifth_of_the_step(heterogeneous: bool) -> No
 
 
 def test_too_many_memories_are_refused_with_their_size() -> None:
-    with pytest.raises(ValueError, match=r"a gradient of 650 numbers for each of 1000000 devices, 2.6 GB"):
+    with pytest.raises(ValueError, match=r"keeps 650 numbers for each of 1000000 devices, 2.6 GB"):
         Clients(settings(method__error_feedback=1.0), GaussianTask(1_000_000, 650, 0))

@@ -39,6 +39,7 @@ def test_measured_errors_agree_with_theory_where_gradients_are_gaussian(aggregat
             data__size=4000,
             method__aggregator=aggregator,
             method__form=form,
+            method__center=True,
             cell__snr_db=5.0,
         )
     )

@@ -74,6 +74,8 @@ REFUSED = {
     ("ideal", "flip"): "method.flip must be 0 with ideal",
     ("ideal", "flippers"): 'attack.kind must be "none" with ideal',
     ("ideal", "inflators"): 'attack.kind must be "none" with ideal',
+    ("signsgd", "inflators"): 'attack.kind must not be "scale-inflation"',
+    ("signsum", "inflators"): 'attack.kind must not be "scale-inflation"',
     ("ideal", "colluders"): 'attack.kind must be "none" with ideal',
     ("ideal", "bound"): "defence.bound_scales must be false with ideal",
     ("ideal", "reliability"): "defence.reliability must be false with ideal",

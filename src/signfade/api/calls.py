@@ -384,7 +384,7 @@ def link(
 
     Example:
         >>> study = link(cell={"snr_db": 10.0}, data={"devices": 2})
-        >>> [round(row["ber"], 4) for row in study.tables.tables["devices"].rows]
+        >>> [round(float(row["ber"]), 4) for row in study.tables.tables["devices"].rows]
         [0.0975, 0.0975]
     """
     from signfade.experiments.link_study import study_link

@@ -36,7 +36,7 @@ def make_groups(data: DataSettings, classes: int, seed: int) -> LabelGroups:
     Example:
         >>> make_groups(DataSettings(groups=2), classes=4, seed=0).maps
         tensor([[0, 1, 2, 3],
-                [0, 3, 1, 2]])
+                [1, 2, 3, 0]])
     """
     drawn = [generator(seed, "label groups", device=g).permutation(classes) for g in range(1, data.groups)]
     return LabelGroups(torch.from_numpy(np.stack([np.arange(classes), *drawn])), data.regroup_at)

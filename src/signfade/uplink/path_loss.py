@@ -79,7 +79,7 @@ class PathLoss:
         Example:
             >>> here, both = np.full(2, 0.2), np.array([True, False])
             >>> PATH_LOSSES.find("uma").loss_db(here, Site(), both).round(1)
-            array([ 84.8, 109.7])
+            array([ 84.7, 109.6])
         """
         distance = np.maximum(distance_km, self.closest_km)
         blocked = self.blocked(distance, site)

@@ -162,5 +162,6 @@ def test_the_votes_of_the_first_records_went_to_plus_one_when_tied() -> None:
 
 def test_settings_of_0_1_keep_the_names_of_their_records() -> None:
     """`server.step` and `presence.dropout` then: version 0.1 gave these settings this family."""
-    settings = load(None, ["server.learning_rate=0.05", "availability.dropout=0.3", "method.weights=sum"])
+    then = ["cell.path_loss=cost231", "method.weights=sum"]
+    settings = load(None, ["server.learning_rate=0.05", "availability.dropout=0.3", *then])
     assert family_of(settings) == "a46d920879"

@@ -140,9 +140,12 @@ def test_compare_with_jobs_tells_of_failures_as_without(
     assert compare(tmp_path / "a", "sbfl,blmmse", 2) == 1
     assert "signfade: note: blmmse failed: blmmse is out of luck" in capsys.readouterr().err
     assert compare(tmp_path / "b", "blmmse", 2) == 1
-    assert "signfade: every run failed; the first: blmmse is out of luck" in capsys.readouterr().err
+    assert (
+        "signfade: every run failed; the first, blmmse, seed 0: blmmse is out of luck"
+        in capsys.readouterr().err
+    )
     assert compare(tmp_path / "c", "sbfl,zero_forcing", 2) == 2
-    assert "signfade: zero_forcing is out of luck" in capsys.readouterr().err
+    assert "signfade: zero_forcing, seed 0: zero_forcing is out of luck" in capsys.readouterr().err
 
 
 def test_a_sweep_with_a_failed_run(

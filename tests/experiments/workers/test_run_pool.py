@@ -77,7 +77,7 @@ def test_results_are_those_of_one_process(tmp_path: Path) -> None:
 def _own_share(pid: int) -> float:
     """Of the data set's pages that a process has mapped, the part that it must answer for; 1 if none."""
     maps = Path(f"/proc/{pid}/smaps").read_text()
-    part = re.search(r"/signfade-[^/\n]+/data-\d+/train_x\n(.*?)VmFlags", maps, re.DOTALL)
+    part = re.search(r"/signfade-[^/\n]+/data-\d+/train_x\.npy\n(.*?)VmFlags", maps, re.DOTALL)
     kib = {name: int(size) for name, size in re.findall(r"(\w+): +(\d+) kB", part[1])} if part else {}
     return kib["Pss"] / kib["Rss"] if kib.get("Rss", 0) > 100 else 1.0
 
