@@ -178,7 +178,7 @@ def test_an_encoder_of_a_subset_sends_what_it_can_place_again() -> None:
     back = encoder.unrotate(message.bits.signs(), KEYS)
     assert back.shape == (3, 1000)
     again = encoder.rotate(back, KEYS)
-    subset = encoder._subsets(KEYS)
+    subset = encoder._subsets(KEYS, rotated.device)
     assert len(set(map(tuple, subset.tolist()))) == 3
     agree = (torch.gather(again, 1, subset).sign() == message.bits.signs()).float().mean()
     assert agree > 0.95  # all but what the padding took away
@@ -186,7 +186,7 @@ def test_an_encoder_of_a_subset_sends_what_it_can_place_again() -> None:
         message.bits.signs(), torch.gather(one_bit(rotated, torch.zeros(3)).signs(), 1, subset)
     )
     shared = np.full(3, 7, dtype=np.uint64)
-    assert len(set(map(tuple, encoder._subsets(shared).tolist()))) == 1
+    assert len(set(map(tuple, encoder._subsets(shared, rotated.device).tolist()))) == 1
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes() -> None:

@@ -413,3 +413,17 @@ def test_layers_are_known_before_data_is_loaded(tables: dict[str, Any]) -> None:
     configured = RunSettings.model_validate({"data": tables})
     assert layer_sizes(configured) == make_task(configured).segments
     assert layer_sizes(RunSettings.model_validate({"data": {"name": "idx", "folder": "x"}})) is None
+
+
+@pytest.mark.parametrize("data", ["digits", "regression"])
+def test_the_global_training_loss_is_that_of_all_samples_after_the_round(data: str) -> None:
+    """With full batches it is the mean of the devices' losses at the weights after the round."""
+    changes = {"data__name": data, "data__batch": None, "eval__every": 2, "data__size": 30}
+    experiment = Experiment(settings(rounds=2, eval__training=True, **changes))
+    first, second = finish(experiment)
+    local = experiment.task.local_updates(experiment.weights, np.arange(6), 2)
+    assert "global_train_loss" not in first
+    assert second["global_train_loss"] == pytest.approx(
+        float(local.losses.double().numpy() @ experiment.task.shares), rel=1e-5
+    )
+    assert "global_train_loss" not in finish(Experiment(settings(rounds=1, **changes)))[0]

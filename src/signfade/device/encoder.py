@@ -241,20 +241,22 @@ class Encoder:
             return x
         if self.sent < self.coordinates:
             full = x.new_zeros(len(x), self.coordinates)
-            x = full.scatter_(1, self._subsets(keys), x)
+            x = full.scatter_(1, self._subsets(keys, x.device), x)
         return unrotate(x, keys, sum(self.layers))
 
     def select(self, rotated: Tensor, keys: RotationKeys) -> Tensor:
         """Return the coordinates that are sent, `[k, n]` to `[k, sent]`."""
-        return rotated if self.sent == self.coordinates else torch.gather(rotated, 1, self._subsets(keys))
+        if self.sent == self.coordinates:
+            return rotated
+        return torch.gather(rotated, 1, self._subsets(keys, rotated.device))
 
-    def _subsets(self, keys: RotationKeys) -> Tensor:
+    def _subsets(self, keys: RotationKeys, place: torch.device) -> Tensor:
         """Which coordinates each device sends, ascending, `[k, sent]`; devices of one key send the same."""
         chosen: dict[int, NDArray[np.int64]] = {}
         for key in np.unique(keys).tolist():
             draw = np.random.Generator(np.random.Philox(key=key ^ _SUBSET))
             chosen[key] = np.sort(draw.choice(self.coordinates, self.sent, replace=False, shuffle=False))
-        return torch.from_numpy(np.stack([chosen[key] for key in keys.tolist()]))
+        return torch.from_numpy(np.stack([chosen[key] for key in keys.tolist()])).to(place)
 
     def encode(
         self, rotated: Tensor, keys: Keys | None = None, rotation_keys: RotationKeys | None = None

@@ -77,8 +77,8 @@ def fit_prior(
             None: the sample mean.
 
     Returns:
-        The prior, fields `[K]` (`[K, S]` with segments), in g's precision but at least float32. The
-        deviations are about the returned, rounded mean.
+        The prior, fields `[K]` (`[K, S]` with segments) on the CPU, in g's precision but at least float32.
+        The deviations are about the returned, rounded mean.
 
     Example:
         >>> prior = fit_prior(torch.tensor([[1.0, 2.0, 6.0]]), family="empirical")
@@ -94,7 +94,7 @@ def fit_prior(
     g = g.detach()
     lengths = [g.shape[1]] if segments is None else check_segments(segments, g.shape[1])
     shape = (g.shape[0], len(lengths))
-    size = g.new_tensor(lengths, dtype=torch.float64)
+    size = torch.tensor(lengths, dtype=torch.float64)
     dtype = torch.promote_types(g.dtype, torch.float32)
 
     wide = g if g.dtype == torch.float64 else g.float()
@@ -103,7 +103,7 @@ def fit_prior(
     else:
         check_shape("mean", mean, shape if segments is not None else shape[:1])
         check_finite("mean", mean)
-        centre = mean.detach().to(dtype).reshape(shape)
+        centre = mean.detach().to(dtype).reshape(shape).cpu()
     absolute, square = layer_deviations(wide, centre, lengths)
     if not bool(square.isfinite().all()):  # one NaN or infinity in g is enough to get here
         check_finite("g", g)

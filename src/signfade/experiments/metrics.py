@@ -46,7 +46,8 @@ BIT_KEYS = ("uplink_bits", "payload_bits", *(f"bits.{item}" for item in _ITEMS))
 _MEASURES = ("train_loss", "test_loss", "test_accuracy", "nmse", "nmse_theory", "cosine")
 METRIC_KEYS = ("round", *_MEASURES, *BIT_KEYS, "downlink_bits", "snr_db", "devices", "seconds")
 _DEVICES = ("device_mean", "device_min", "device_worst", "device_spread", "models")
-_NUMBERS = frozenset((*METRIC_KEYS, "nmse_limit", "correlation_mean", *_DEVICES)) - {"snr_db"}
+_NUMBERS = frozenset((*METRIC_KEYS, "global_train_loss", "nmse_limit", "correlation_mean", *_DEVICES))
+_NUMBERS -= {"snr_db"}
 _CHECKSUM = b', "crc32": "%08x"}'  # the end of a line
 _SIZE = len(_CHECKSUM % 0)
 

@@ -134,7 +134,7 @@ def layer_sums(g: Tensor, segments: Sequence[int] | None = None, *, threads: int
         return total
     for s, part in enumerate(torch.split(g, lengths, dim=1)):
         total[:, s] = part.sum(1, dtype=torch.float64)
-    return total
+    return total.cpu()
 
 
 def layer_deviations(
@@ -151,7 +151,7 @@ def layer_deviations(
     """
     lengths = _layers(g, segments)
     check_shape("centre", centre, (len(g), len(lengths)))
-    middle = centre.double()
+    middle = centre.double().to(g.device)
     absolute = torch.empty(len(g), len(lengths), dtype=torch.float64, device=g.device)
     square = torch.empty_like(absolute)
     if is_compiled(g):
@@ -161,7 +161,7 @@ def layer_deviations(
         for k, row in enumerate(part):  # row by row: bounds the memory
             d = row.double() - middle[k, s]
             absolute[k, s], square[k, s] = d.abs().sum(), d.square().sum()
-    return absolute, square
+    return absolute.cpu(), square.cpu()
 
 
 def pack_above(
@@ -184,7 +184,7 @@ def pack_above(
         exact = g.dtype if threshold.dtype == g.dtype else torch.float64  # comparing must not round
         _run(_pack_rows, g, lengths, threads, threshold.to(exact), packed)
         return packed
-    limits = torch.repeat_interleave(threshold, torch.tensor(lengths, device=g.device), dim=1)
+    limits = torch.repeat_interleave(threshold.to(g.device), torch.tensor(lengths, device=g.device), dim=1)
     plus = g.new_zeros(len(g), 8 * width, dtype=torch.uint8)
     plus[:, : g.shape[1]] = ~(g < limits)
     shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=g.device)

@@ -347,8 +347,9 @@ def received(
     if not 0 <= start <= stop <= size:
         raise ValueError(f"start and stop must satisfy 0 <= start <= stop <= {size}; got {start} and {stop}")
     deviation: NDArray[np.float32] = sigma2.detach().sqrt().cpu().float().numpy()
-    bits = packed.contiguous().numpy()
-    return torch.from_numpy(_filled(bits, gain.astype(np.float32), deviation, keys, start, stop, threads))
+    bits = packed.contiguous().cpu().numpy()
+    made = _filled(bits, gain.astype(np.float32), deviation, keys, start, stop, threads)
+    return torch.from_numpy(made).to(packed.device)
 
 
 def fused_sum(

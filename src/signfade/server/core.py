@@ -278,11 +278,11 @@ class Server:
         factor = 1 / max(gain, part * SMALLEST_GAIN) if context.method.debias else 1.0
         value = estimate.value
         if factor != 1:  # the means are known: only what was estimated about them is shrunk
-            known = received.weights @ received.mean
+            known = (received.weights @ received.mean).to(value)
             value = known + factor * (value - known)
         predict = estimate.predict
         return Estimate(
-            value if estimate.turned_back else received.turned_back(value),
+            (value if estimate.turned_back else received.turned_back(value)).cpu(),
             memory=estimate.memory,
             predict=lambda truth, _: None if received.altered else predict(truth, factor),
         )

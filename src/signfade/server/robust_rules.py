@@ -49,11 +49,11 @@ def krum(x: Tensor, attackers: int, chosen: int = 1) -> Tensor:
     distance = torch.zeros(devices, devices, dtype=torch.float64)
     for part in torch.split(x, _CHUNK, dim=1):
         wide = part.double()
-        distance += torch.cdist(wide, wide, compute_mode="donot_use_mm_for_euclid_dist").square()
+        distance += torch.cdist(wide, wide, compute_mode="donot_use_mm_for_euclid_dist").square().cpu()
     distance.fill_diagonal_(torch.inf)
     score = distance.sort(dim=1).values[:, : devices - attackers - 2].sum(dim=1)
     best = torch.argsort(score, stable=True)[:chosen]
-    return x[best].mean(dim=0)
+    return x[best.to(x.device)].mean(dim=0)
 
 
 def trimmed_mean(x: Tensor, attackers: int) -> Tensor:

@@ -97,11 +97,11 @@ def soft_estimate(received: Received, context: Context, joint: bool) -> Estimate
 
     memory = context.memory
     if joint and len(received) <= _PAIRED_DEVICES:
-        rows = torch.empty(
-            len(received), sum(encoder.layers) if private else encoder.sent, dtype=received.signals.dtype
-        )
+        rows = torch.empty(0)
         for chunk in _chunks(received):
-            rows[chunk] = _rows(received, chunk)
+            part = _rows(received, chunk)
+            rows = rows if chunk.start else part.new_empty(len(received), part.shape[1])
+            rows[chunk] = part
         if context.method.correlation == "genie" and context.genie is not None:
             correlation = context.genie.numpy()
         else:

@@ -28,6 +28,7 @@ from signfade.simulation.task import DeviceEvaluation, Devices, Evaluation, Loca
 __all__ = ["ClassificationTask"]
 
 _EVALUATION_BATCH = 250
+_CPU = torch.device("cpu")
 _LARGEST_PERSONAL = 2 << 30
 _NO_LABEL = -100  # torch's own label of positions that do not count, such as padding
 
@@ -38,7 +39,8 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
 
 def _loss(scores: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Return the cross-entropy over all labels, one per sample or one per position."""
-    return functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction=reduction)
+    labels = labels.flatten().to(scores.device)
+    return functional.cross_entropy(scores.flatten(0, -2), labels, reduction=reduction)
 
 
 def _fill(parameters: Sequence[Tensor], flat: Tensor) -> None:
@@ -49,15 +51,23 @@ def _fill(parameters: Sequence[Tensor], flat: Tensor) -> None:
 
 
 def _flat(parameters: Iterable[Tensor]) -> Tensor:
-    return torch.cat([torch.zeros(0), *(part.detach().reshape(-1).float() for part in parameters)])
+    return torch.cat([torch.zeros(0), *(part.detach().cpu().reshape(-1).float() for part in parameters)])
 
 
 class _Replica:
-    """A worker's own copy of the model."""
+    """A worker's own copy of the model, on the CPU or an accelerator."""
 
-    def __init__(self, model: nn.Module, layout: torch.memory_format, own: Sequence[bool] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: torch.memory_format,
+        own: Sequence[bool] = (),
+        place: torch.device = _CPU,
+    ) -> None:
         frozen = {id(p): p for p in model.parameters() if not p.requires_grad}  # shared by all replicas
-        self.model = copy.deepcopy(model, frozen).to(memory_format=layout)  # type: ignore[call-overload]
+        copied = copy.deepcopy(model, frozen)
+        self.model = copied.to(place, memory_format=layout)  # type: ignore[call-overload]
+        self.place = place
         trained = _trained(self.model)
         own = own or [False] * len(trained)
         self.parameters = [part for part, mine in zip(trained, own) if not mine]
@@ -81,6 +91,7 @@ class _Replica:
 
     def scores(self, x: Tensor) -> Tensor:
         """Apply the model to a batch of samples."""
+        x = x.to(self.place)
         result: Tensor = self.model(x.contiguous(memory_format=self._layout) if x.ndim == 4 else x)
         return result
 
@@ -108,6 +119,7 @@ class ClassificationTask:
     A model's buffers (running statistics of batch normalisation) start each device's pass at the server's
     values and are merged (`merge_buffers`) after the round, at full precision and at 32 bits per number on
     the uplink. Dropout draws from the stream of its device and round. `workers` never changes a result.
+    Models and batches are moved to `place`, an accelerator or the CPU; updates come back to the CPU.
 
     `personal` parameters (`personal_parameters`) are no part of the weights: every device has its own, trains
     them together with the others and never sends them. `groups` of devices have labels of their own.
@@ -124,6 +136,7 @@ class ClassificationTask:
         local: DeviceSettings = ONE_GRADIENT,
         personal: Sequence[str] = (),
         groups: LabelGroups | None = None,
+        place: torch.device = _CPU,
     ) -> None:
         own = personal_parameters(model, personal)
         shared = [parameter for parameter, mine in zip(_trained(model), own) if not mine]
@@ -144,7 +157,8 @@ class ClassificationTask:
         self._reported: list[tuple[int, list[Tensor]]] = []
         self.extra_bits = 32 * sum(buffer.numel() for buffer in self._buffers)
         self._draws = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in model.modules())
-        workers = 1 if self._draws else workers  # dropout draws from torch's one global generator
+        # Dropout draws from torch's one global generator, and an accelerator is shared out by itself.
+        workers = 1 if self._draws or place != _CPU else workers
         layout = _layout(model, dataset.train_x[:2])
         with torch.no_grad(), torch.random.fork_rng(devices=[]), user_code("model"):
             scores = _Replica(model, layout).scores(dataset.train_x[:2])
@@ -153,9 +167,11 @@ class ClassificationTask:
             raise ValueError(
                 f"model must give {dataset.classes} scores a {each}; got shape {list(scores.shape)}"
             )
+        # Where updates are handed over: mps has no float64, which radio and server need.
+        self._place = _CPU if place.type == "mps" else place
         self._replicas: queue.SimpleQueue[_Replica] = queue.SimpleQueue()
         for _ in range(workers):
-            self._replicas.put(_Replica(model, layout, own))
+            self._replicas.put(_Replica(model, layout, own, place))
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def _own_layers(self, personal: Sequence[Tensor]) -> Tensor:
@@ -177,7 +193,7 @@ class ClassificationTask:
         replica = self._replicas.get()
         try:
             replica.load(weights, self._buffers, object())
-            module: nn.Module = copy.deepcopy(replica.model).eval()
+            module: nn.Module = copy.deepcopy(replica.model).to(_CPU).eval()
             return module
         finally:
             self._replicas.put(replica)
@@ -186,7 +202,7 @@ class ClassificationTask:
         self, weights: Tensor, devices: Devices, round: int, control: Tensor | None = None
     ) -> LocalGradients:
         """Return each device's gradient of the mean cross-entropy, or the sum of its local steps."""
-        gradients = torch.empty(len(devices), self.size)
+        gradients = torch.empty(len(devices), self.size, device=self._place)
         losses = torch.empty(len(devices))
 
         def compute(replica: _Replica, row: int) -> None:
@@ -196,13 +212,13 @@ class ClassificationTask:
             for target, part in zip(gradients[row].split_with_sizes(self.segments), parts, strict=True):
                 target.view(part.shape).copy_(part)
             if replica.buffers:
-                self._reported.append((device, [buffer.clone() for buffer in replica.buffers]))
+                self._reported.append((device, [buffer.to(_CPU, copy=True) for buffer in replica.buffers]))
 
         self._share_out(compute, range(len(devices)), weights, training=True)
         return LocalGradients(gradients, losses)
 
     def _parts(self, flat: Tensor, replica: _Replica) -> list[Tensor]:
-        parts = flat.split_with_sizes(self.segments)
+        parts = flat.to(replica.place).split_with_sizes(self.segments)
         return [part.view(parameter.shape) for part, parameter in zip(parts, replica.parameters)]
 
     def _train(
@@ -271,21 +287,29 @@ class ClassificationTask:
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Return mean cross-entropy and accuracy over the labels of the test samples."""
         x, y = self._dataset.test_x, self._dataset.test_y
+        loss, accuracy = self._score(weights, x, y)
+        return Evaluation(loss, accuracy, None if y.ndim == 1 else float(np.exp(loss)))
+
+    def training_loss(self, weights: Tensor) -> float:
+        """Return mean cross-entropy over the labels of all samples of all devices."""
+        held = torch.from_numpy(np.sort(self._split.indices))
+        return self._score(weights, self._dataset.train_x[held], self._dataset.train_y[held])[0]
+
+    def _score(self, weights: Tensor, x: Tensor, y: Tensor) -> tuple[float, float]:
+        """Return mean cross-entropy and accuracy over the labels of samples."""
         starts = range(0, len(y), _EVALUATION_BATCH)
-        loss = np.zeros(len(starts))
-        hits = np.zeros(len(starts))
+        loss, hits = np.zeros((2, len(starts)))
 
         @torch.no_grad()
         def score(replica: _Replica, part: int) -> None:
             rows = slice(starts[part], starts[part] + _EVALUATION_BATCH)
-            scores = replica.scores(x[rows])
+            scores = replica.scores(x[rows]).cpu()
             loss[part] = _loss(scores, y[rows], reduction="sum").item()
             hits[part] = (scores.argmax(dim=-1) == y[rows]).sum().item()
 
         self._share_out(score, range(len(starts)), weights, training=False)
         labels = int((y != _NO_LABEL).sum())
-        mean = float(loss.sum() / labels)
-        return Evaluation(mean, float(hits.sum() / labels), None if y.ndim == 1 else float(np.exp(mean)))
+        return float(loss.sum() / labels), float(hits.sum() / labels)
 
     def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
         """Return each device's cross-entropy and accuracy on the test samples of its classes and labels.
@@ -307,7 +331,7 @@ class ClassificationTask:
             _fill(replica.personal, self._personal[mine[0]])
             wanted = torch.from_numpy(shares[mine].any(axis=0))
             for rows in torch.split(wanted[y].nonzero()[:, 0], _EVALUATION_BATCH):
-                scores, labels = replica.scores(x[rows]), self._labels(int(mine[0]), round)(y[rows])
+                scores, labels = replica.scores(x[rows]).cpu(), self._labels(int(mine[0]), round)(y[rows])
                 losses = functional.cross_entropy(scores, labels, reduction="none")
                 for total, part in zip(sums, (losses, scores.argmax(dim=1) == labels)):
                     total[kind] += np.bincount(y[rows], part.double(), classes)

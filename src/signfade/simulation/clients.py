@@ -15,6 +15,7 @@ from signfade.device import Encoder, Message, Priors, bit_epsilon, composed_epsi
 from signfade.device.compressors import COMPRESSORS, Compressed
 from signfade.device.encoder import RotationKeys
 from signfade.keys import generator, stream_keys
+from signfade.registry import is_import_path
 from signfade.server import Broadcast, Devices
 from signfade.settings import AvailabilitySettings, RunSettings
 from signfade.uplink import Link
@@ -214,16 +215,34 @@ class Clients:
         if len(kinds) == 1 and kinds[0, 0] == round:
             extra = () if control is None else (control,)
             model = models.weights[kinds[0, 1]]
-            return Update(devices, *self._task.local_updates(model, devices, round, *extra))
+            return self._update(model, devices, round, *extra)
         # A model's buffers are those of the present: only weights are kept.
         gradients, losses = torch.empty(len(devices), self._task.size), torch.empty(len(devices))
         for t, which in kinds:
             rows = np.flatnonzero((began == t) & (models.of == which))
             at = models.weights[which] if t == round else state.availability.models[str(t)]
             extra = () if control is None else (control[rows],)
-            part = self._task.local_updates(at, devices[rows], int(t), *extra)
+            part = self._update(at, devices[rows], int(t), *extra)
             gradients[rows], losses[rows] = part.gradients, part.losses.to(losses)
         return Update(devices, gradients, losses)
+
+    def _update(self, weights: Tensor, devices: Devices, round: int, *control: Tensor) -> Update:
+        gradients, losses = self._task.local_updates(weights, devices, round, *control)
+        return Update(devices, gradients if self._may_stay else gradients.cpu(), losses)
+
+    @property
+    def _may_stay(self) -> bool:
+        """Whether gradients stay where they were computed: anything out of the ordinary is for the CPU."""
+        settings, method = self._settings, self._settings.method
+        special = (
+            self._feeds_back or method.compressor != "auto" or method.flip > 0 or method.sign_noise > 0,
+            method.level_bits != 1 or method.joint in ("ep", "factor"),
+            settings.device.control_variates or settings.availability.late > 0,
+            settings.attack.kind != "none" or settings.defence.reliability,
+            settings.server.tasks != "one" or settings.cell.access == "over_the_air",
+            settings.cell.csi == "pilot" or is_import_path(method.aggregator),
+        )
+        return not any(special)
 
     def encode(
         self, state: ClientsState, update: Update, encoder: Encoder, rotation: RotationKeys, round: int

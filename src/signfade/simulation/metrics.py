@@ -69,8 +69,8 @@ class Observer:
     def weighted(self, values: Tensor) -> Tensor:
         """Return the weighted sum of the last chunk's rows, `[k, M]` to `[M]`, or one per model."""
         if self._alpha.ndim == 2:
-            return self._alpha[:, self.rows] @ values
-        return torch.mv(values.T, self._alpha[self.rows])
+            return (self._alpha[:, self.rows].to(values) @ values).cpu()
+        return torch.mv(values.T, self._alpha[self.rows].to(values)).cpu()
 
     @property
     def loss(self) -> float:
@@ -263,6 +263,8 @@ def _evaluate(simulation: Simulation, state: State) -> dict[str, Any]:
         return devices | tasks.metrics(server.tasks)
     loss, accuracy, perplexity = simulation.task.evaluate(server.weights)
     said = {} if perplexity is None else {"test_perplexity": perplexity}
+    if settings.eval.training and (all_data := simulation.task.training_loss(server.weights)) is not None:
+        said["global_train_loss"] = all_data
     return {"test_loss": loss, "test_accuracy": accuracy, **said, **devices}
 
 

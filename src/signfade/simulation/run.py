@@ -63,7 +63,17 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: object = None) -
         )
     groups = make_groups(data, labelled.classes, seed) if data.groups > 1 else None
     own = settings.model.personal
-    return ClassificationTask(labelled, who, model, data.batch, seed, workers, settings.device, own, groups)
+    place = _place(settings.compute)
+    return ClassificationTask(
+        labelled, who, model, data.batch, seed, workers, settings.device, own, groups, place
+    )
+
+
+def _place(name: str) -> torch.device:
+    """Return the device of torch with this name, or say that there is none."""
+    if not {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}[name]:
+        raise ValueError(f'compute must be "cpu" here: torch finds no {name} device on this machine')
+    return torch.device(name)
 
 
 def deal(dataset: Dataset, data: DataSettings, seed: int) -> Split:

@@ -162,6 +162,11 @@ class RegressionTask(_Stateless):
         """Return the excess of the mean squared residual over its minimum, per sample as the train loss."""
         return Evaluation(self.data.excess_loss(weights) / (self.devices * self.data.samples), None)
 
+    def training_loss(self, weights: Tensor) -> float:
+        """Return the mean squared residual over all samples."""
+        all_alike = np.zeros(self.devices, dtype=np.int64)
+        return float(self.evaluate_devices(weights.unsqueeze(0), all_alike, 0).loss.mean())
+
     def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
         """Return each device's mean squared residual with its own model."""
         losses = np.empty(self.devices)
@@ -205,6 +210,9 @@ class GaussianTask(_Stateless):
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Nothing to evaluate."""
         return Evaluation(None, None)
+
+    def training_loss(self, weights: Tensor) -> None:
+        """Nothing to evaluate."""
 
     def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
         """Nothing to evaluate."""

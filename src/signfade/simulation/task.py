@@ -75,6 +75,9 @@ class Task(Protocol):
     def evaluate(self, weights: Tensor) -> Evaluation:
         """Return test loss, accuracy and perplexity."""
 
+    def training_loss(self, weights: Tensor) -> float | None:
+        """Return the mean loss over all samples of all devices; None where there is no loss."""
+
     def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:
         """Return each device's test loss and accuracy after `round` rounds, device k with `models[of[k]]`."""
 

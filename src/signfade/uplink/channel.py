@@ -216,7 +216,7 @@ def half_llr(y: Tensor, h: Tensor, sigma2: Tensor, limit: float = 1e30) -> Tenso
     if bool(noiseless.any()):  # a finite slope falls short of the limit where y is tiny too
         # sign(0) is 0 here on purpose: a dead link is certain of nothing
         certain = y.sign() * h.sign().to(y)[:, None] * limit
-        half = torch.where(noiseless[:, None], certain, half)
+        half = torch.where(noiseless[:, None].to(y.device), certain, half)
     return half
 
 

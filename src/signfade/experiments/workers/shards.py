@@ -98,6 +98,7 @@ class ShardedTask:
         self.devices, self.size, self.segments = task.devices, task.size, task.segments
         self.shares, self.extra_bits = task.shares, task.extra_bits
         self.initial_weights, self.evaluate = task.initial_weights, task.evaluate
+        self.training_loss = task.training_loss
         self.evaluate_devices, self.groups_of = task.evaluate_devices, task.groups_of
         self.state, self.restore = task.state, task.restore
 
