@@ -39,7 +39,7 @@ def test_noise_never_splits_devices_that_are_alike(common: float) -> None:
 
 
 def test_devices_chained_by_shared_classes_stay_together() -> None:
-    """Neighbours on a ring agree, all others disagree: no two parts disagree in all pairs."""
+    """Neighbours on a ring agree, all others disagree: any two parts have a pair that agrees."""
     apart = np.abs(np.arange(20)[:, None] - np.arange(20)[None])
     ring = np.where(np.minimum(apart, 20 - apart) == 1, 0.4, -0.15)
     for seed in range(20):
@@ -52,6 +52,19 @@ def test_weak_evidence_waits_and_the_bound_is_kept() -> None:
     parts = split_cluster(*measured(true, 0.01, 0), most=3)
     assert len(set(parts.tolist())) == 3
     assert all(len(set(parts[start : start + 5].tolist())) == 1 for start in range(0, 20, 5))
+
+
+def test_weak_links_do_not_hide_a_conflict_that_the_parts_show() -> None:
+    """Two parts are hardly at odds, and one device of each has a link with a hundred times the variance."""
+    true = blocks(4, 5, 0.6)
+    true[:5, 5:10] = true[5:10, :5] = -0.05
+    error = np.where(np.arange(20) % 5 == 0, 10.0, 1.0)
+    for seed in range(20):
+        noisy, evidence = measured(np.zeros((20, 20)), 0.004, seed)
+        scale = np.sqrt(np.outer(error, error))
+        assert split_cluster(true + noisy * scale, evidence / scale**2, most=8).tolist() == [
+            part for part in range(4) for _ in range(5)
+        ]
 
 
 def test_a_lone_device_is_not_split_off() -> None:

@@ -4,10 +4,14 @@
 correlation r_kj between the updates of devices that have the same model (no uplink bit is spent), and the
 scales that devices send tell the updates' energy. A cluster is split into parts when all three hold:
 
-- any two devices of different parts disagree: `r_kj < 0` by three standard errors;
-- the devices of a part agree: the mean of their r_kj is positive by three standard errors;
+- the parts disagree: the mean of r_kj over the pairs between two parts is negative, and no pair of them
+  agrees by three standard errors;
+- the devices of a part agree: the mean of their r_kj is positive;
 - the conflict lasts: what the devices of a part share, the sum of their `|g_k||g_j| r_kj`, has shrunk slower
   than `1/sqrt(age)` since a time between a quarter and half of the cluster's age.
+
+A mean is positive or negative for sure beyond `sqrt(9 + 2 n ln 2)` standard errors: parts are chosen for what
+was measured, and the best of the 2^n ways to part n devices that are alike looks surer than three by chance.
 
 The first two say that the model is stationary because tasks pull against each other: at a stationary point
 updates add up to zero, and G groups of equal size that are at odds have `r = -1/(G - 1)` of what they share.
@@ -70,7 +74,8 @@ class TaskState:
 
     model_of: NDArray[np.int64]  # `[N]`
     agreement: Floats  # running mean of r_kj, `[N, N]`
-    evidence: Floats  # one over its variance, at least; zero: never measured since they share a model
+    evidence: Floats  # one over its variance, at least; zero: never measured since they share a model;
+    # of a device with itself: that of a pair of its kind
     energy: Floats  # running mean of a device's squared scale, `[N]`; zero: not received yet
     age: NDArray[np.int64]  # rounds that each model has been trained, before a split as well, `[G]`
     mark: Floats  # inner products of updates when this was last noted, `[N, N]`
@@ -145,7 +150,6 @@ class Tasks:
         if self._settings.tasks == "clustered":
             new = new * (state.model_of[devices][:, None] == state.model_of[devices][None])
         agreement, evidence = _averaged(state.agreement, state.evidence, pairs, measured, new)
-        np.fill_diagonal(evidence, 0.0)
         power = received.layer_scale.double().square().mean(dim=1).numpy()
         energy, before = state.energy.copy(), state.energy[devices]
         energy[devices] = np.where(before > 0, _KEPT * before + (1 - _KEPT) * power, power)
@@ -255,30 +259,39 @@ def split_cluster(agreement: Floats, evidence: Floats, most: int) -> NDArray[np.
     """Return the part, from 0, to which each device of a cluster belongs: all 0 if it holds together.
 
     `agreement` are measured correlations between the updates of n devices, `[n, n]`, and `evidence` one over
-    their variances. Parts are those between which all pairs disagree for sure. A part whose devices do not
-    agree among themselves, and more parts than `most`, are joined to what they agree with best.
+    their variances; its diagonal is a device's with itself, whose correlation is one. Devices that agree for
+    sure are in one part. Of the parts, those that agree most surely are joined until the rest disagree for
+    sure by the mean over their pairs. A part whose devices do not agree among themselves, and more parts than
+    `most`, are joined to what they agree with best.
 
     Example:
         >>> r = np.kron(np.eye(2), np.ones((2, 2))) * 1.2 - 0.6
         >>> split_cluster(r, np.full((4, 4), 1e3), most=8), split_cluster(r, np.full((4, 4), 1.0), most=8)
         (array([0, 0, 1, 1]), array([0, 0, 0, 0]))
     """
-    error = 1 / np.sqrt(np.maximum(evidence, 1e-12))
-    together = (agreement + _SURE * error >= 0) | (evidence <= 0)
-    count, found = connected_components(together, directed=False)
+    own = np.eye(len(evidence), dtype=bool)
+    pairs, alone = np.where(own, 0.0, evidence), evidence.diagonal()
+    # The best of the 2^n ways to part n devices of which nothing is known is as sure as this by chance.
+    sure = math.sqrt(_SURE**2 + 2 * math.log(2) * len(evidence))
+    agreeing = pairs * np.maximum(agreement, 0.0) ** 2 > _SURE**2
+    count, found = connected_components(agreeing, directed=False)
     parts: NDArray[np.int64] = np.asarray(found, dtype=np.int64)
-    weights = np.where(np.eye(len(evidence)), 0.0, evidence)
     while count > 1:
         members = np.eye(count)[parts]
-        total = members.T @ weights @ members
-        mean = members.T @ (weights * agreement) @ members / np.maximum(total, 1e-300)
-        own, pairs = mean.diagonal(), total.diagonal() / 2  # evidence about a part's mean
-        weak = np.flatnonzero(~(own > _SURE / np.sqrt(np.maximum(pairs, 1e-300))))
-        if not len(weak) and count <= most:
+        total = np.maximum(members.T @ pairs @ members, 1e-12)
+        shared = members.T @ (pairs * agreement) @ members
+        mean = shared / total
+        # Devices that agree err alike: the noise of their sum over that of as many independent ones.
+        alike = np.maximum(1.0, 1 + shared.diagonal() / np.maximum(alone @ members, 1e-12))
+        error = np.sqrt(np.outer(alike, alike) / total)
+        apart = mean + sure * error < 0
+        weak = mean.diagonal() < sure / np.sqrt(total.diagonal() / 2)
+        joined = ~apart if (~apart & ~np.eye(count, dtype=bool)).any() else (weak[:, None] | (count > most))
+        if not joined.any():
             break
-        between = np.where(np.eye(count), -np.inf, mean)
-        i = weak[0] if len(weak) else int(between.max(axis=1).argmax())
-        parts[parts == i] = int(between[i].argmax())
+        best = np.where(joined & ~np.eye(count, dtype=bool), mean - sure * error, -np.inf)
+        i, j = np.unravel_index(int(best.argmax()), best.shape)
+        parts[parts == i] = j
         count, parts = count - 1, np.unique(parts, return_inverse=True)[1]
     return parts
 
@@ -332,4 +345,5 @@ def _shared(state: TaskState) -> Floats:
     """Inner products of the devices' updates without those with themselves, which are mostly noise."""
     known = np.where(state.evidence > 0, state.agreement, 0.0)
     shared: Floats = known * np.sqrt(np.outer(state.energy, state.energy))
+    np.fill_diagonal(shared, 0.0)
     return shared
