@@ -290,7 +290,7 @@ def test_text_fits_100_columns_and_everything_is_drawn(changes: list[str]) -> No
 def test_json_and_csv_hold_everything_that_the_docs_explain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["link", "--out", str(tmp_path), "--json", "-", "--csv", str(tmp_path / "csv")]
+    command = ["link", "--out", str(tmp_path), "--json", "--csv", str(tmp_path / "csv")]
     assert signfade(command) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "signfade.link/1"

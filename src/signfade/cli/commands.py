@@ -13,7 +13,6 @@ from signfade.cli.options import (
     ConfigFile,
     CsvFolder,
     Force,
-    JsonFile,
     Name,
     Out,
     Overrides,
@@ -74,7 +73,7 @@ def compare(
     overrides: Overrides = None,
     name: Name = None,
     out: Out = None,
-    json_file: JsonFile = None,
+    as_json: AsJson = False,
     csv_folder: CsvFolder = None,
     force: Force = False,
 ) -> None:
@@ -90,7 +89,7 @@ def compare(
     if jobs == 1:
         tune_process()
     options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "force": force}
-    _show(api.compare(names, settings, out=settings.out, **options), json_file, csv_folder)
+    _show(api.compare(names, settings, out=settings.out, **options), as_json, csv_folder)
 
 
 def demo(overrides: Overrides = None, out: Out = None) -> None:
@@ -110,11 +109,11 @@ def demo(overrides: Overrides = None, out: Out = None) -> None:
     _show(api.compare(config=settings, folder=Path(settings.out) / folder_name(settings.name)))
 
 
-def _show(result: RunsResult, json_file: str | None = None, csv_folder: Path | None = None) -> None:
+def _show(result: RunsResult, as_json: bool = False, csv_folder: Path | None = None) -> None:
     """Print the table of a comparison, and exit with 1 if a run failed."""
     from signfade.experiments.table import comparison_table, comparison_tables
 
-    written = export(comparison_tables(result.groups), json_file, csv_folder)
+    written = export(comparison_tables(result.groups), as_json, csv_folder)
     if written is not None:
         console = stdout_console()
         console.print(comparison_table(result.groups, result.name, console.width))
@@ -136,7 +135,7 @@ def link(
     target_error: Annotated[
         float, Option(metavar="P", help="Wrong bits, or lost codewords, that a link may have.")
     ] = 0.1,
-    json_file: JsonFile = None,
+    as_json: AsJson = False,
     csv_folder: CsvFolder = None,
 ) -> None:
     """Study the cell of a run, without training and without data.
@@ -151,7 +150,7 @@ def link(
     from signfade.experiments.style import save_figure
 
     study = api.link(settings, weights=weights, correlation=correlation, target_error=target_error)
-    written = export(study.tables, json_file, csv_folder)
+    written = export(study.tables, as_json, csv_folder)
     stem, figure = Path(settings.out) / folder_name(f"{settings.name}-link") / "link", study.plot()
     files = [] if figure is None else save_figure(figure, stem, ["png"])
     if written is None:
@@ -189,7 +188,7 @@ def theory(
     papr_db: Annotated[
         str | None, Option(metavar="DB", help="Peak over mean power of analog, or none; 8 by default.")
     ] = None,
-    json_file: JsonFile = None,
+    as_json: AsJson = False,
     csv_folder: CsvFolder = None,
 ) -> None:
     """Predict the error of an estimate at given SNRs, and how far it is above the limit.
@@ -222,7 +221,7 @@ def theory(
         figure = plot_errors(grid, **options) if dial is None else dial_curves(grid, dial)
         files = save_figure(figure, plot.with_suffix(""), [kind])
     facts = options if dial is None else options | dial._asdict()
-    written = export(table.tables(snrs, **facts), json_file, csv_folder)
+    written = export(table.tables(snrs, **facts), as_json, csv_folder)
     if written is None:
         return
     console = stdout_console()

@@ -24,7 +24,6 @@ __all__ = [
     "ConfigFile",
     "CsvFolder",
     "Force",
-    "JsonFile",
     "Name",
     "Out",
     "Overrides",
@@ -58,12 +57,7 @@ Force = Annotated[
     bool,
     Option("--force", help="Move the folder of an earlier run aside, to NAME.1, NAME.2, ...; start anew."),
 ]
-AsJson = Annotated[bool, Option("--json", help="Print the summary as JSON and nothing else.")]
-
-JsonFile = Annotated[
-    str | None,
-    Option("--json", metavar="FILE", help="Write every number as JSON; - prints it, and nothing else."),
-]
+AsJson = Annotated[bool, Option("--json", help="Print every number as JSON, and nothing else.")]
 CsvFolder = Annotated[
     Path | None, Option("--csv", metavar="DIR", help="Write every table to a CSV file in this folder.")
 ]
@@ -105,13 +99,13 @@ def print_summary(run: RunResult, as_json: bool) -> None:
         typer.echo(f"{fall}; try a smaller server.learning_rate")
 
 
-def export(tables: TableSet, json_file: str | None, csv_folder: Path | None) -> list[Path] | None:
-    """Write tables as JSON and CSV, as far as asked for; return the paths, None if JSON was printed."""
+def export(tables: TableSet, as_json: bool, csv_folder: Path | None) -> list[Path] | None:
+    """Print tables as JSON and write them as CSV, as far as asked for; return the paths, None for JSON."""
     files = [] if csv_folder is None else tables.save_csv(csv_folder)
-    if json_file == "-":
+    if as_json:
         typer.echo(tables.to_json())
         return None
-    return files if json_file is None else [tables.save_json(json_file), *files]
+    return files
 
 
 def print_paths(paths: Iterable[Path]) -> None:

@@ -121,7 +121,9 @@ def limit_lines(settings: RunSettings, found: Mapping[str, float], correlation: 
         )
     if "debiased_nmse" in found:
         above = f"{_db(found['debiased_above_limit_db'])} above the limit"
-        lines.append(f"Debiased: predicted error {found['debiased_nmse']:.3g}, {above}.")
+        error = found["debiased_nmse"]
+        noise = " It is noise around the right sum, which steps average out." if error > 1 else ""
+        lines.append(f"Debiased: predicted error {error:.3g}, {above}.{noise}")
     what = f"bound for devices correlated by {correlation:g}" if correlation > 0 else INDEPENDENT
     apart = "; none is known for devices that disagree" if correlation < 0 else ""
     uses = dial_uses(method.bits_per_weight)

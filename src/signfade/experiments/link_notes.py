@@ -16,9 +16,10 @@ from signfade.theory.coding import bit_error_faded, block_error_faded, outage
 from signfade.theory.errors import mse_faded
 from signfade.theory.pilots import PilotRule, pilot_mse
 from signfade.theory.rules import kappa_of
-from signfade.uplink.radio import Radio
+from signfade.uplink.path_loss import SPEED_OF_LIGHT
+from signfade.uplink.radio import Radio, correlation_of
 
-__all__ = ["air_error", "bit_errors", "downlink_note", "path_loss_note", "switch_notes"]
+__all__ = ["air_error", "bit_errors", "downlink_note", "fading_note", "path_loss_note", "switch_notes"]
 
 Array = NDArray[np.float64]
 
@@ -47,6 +48,33 @@ def path_loss_note(cell: CellSettings, positions_km: Array) -> list[str]:
     if found := budget.model.outside(np.clip(distance, low, high), budget.site):
         notes.append(f"Path loss: {title} is extrapolated in cell.{', cell.'.join(found)}.")
     return notes
+
+
+def fading_note(cell: CellSettings) -> list[str]:
+    """Return how long a gain lasts, where it is correlated in time; the coherence time is `0.423/doppler_hz`.
+
+    Example:
+        >>> fading_note(CellSettings(doppler_hz=0.1))[0]
+        'Fading: Doppler 0.1 Hz (0.054 km/h at 2 GHz), coherence time 4.23 s.'
+        >>> fading_note(CellSettings(fading_correlation=0.9))
+        ['Fading: gains are correlated by 0.900 from round to round, by less than a half after 7 rounds.']
+    """
+    notes, r = [], correlation_of(cell)
+    if cell.doppler_hz:
+        speed = 3.6 * cell.doppler_hz * SPEED_OF_LIGHT / (1e6 * cell.carrier_mhz)
+        notes.append(
+            f"Fading: Doppler {cell.doppler_hz:g} Hz ({speed:.2g} km/h at {cell.carrier_mhz / 1e3:g} GHz), "
+            f"coherence time {math.sqrt(9 / (16 * math.pi)) / cell.doppler_hz:.3g} s."
+        )
+    if r != 0:
+        half = "" if abs(r) >= 1 else f", by less than a half after {_rounds_to_half(r)}"
+        notes.append(f"Fading: gains are correlated by {r:.3f} from round to round{half}.")
+    return notes
+
+
+def _rounds_to_half(r: float) -> str:
+    rounds = math.floor(math.log(0.5) / math.log(abs(r))) + 1
+    return "1 round" if rounds == 1 else f"{rounds} rounds"
 
 
 def downlink_note(radio: Radio) -> list[str]:

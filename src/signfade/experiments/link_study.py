@@ -14,7 +14,13 @@ from signfade.experiments.distance import limit_lines, limit_numbers
 from signfade.experiments.figures import mse_curves
 from signfade.experiments.link_cost import cost_table, message_bits
 from signfade.experiments.link_needs import LinkNeeds, fading_law, find_needs
-from signfade.experiments.link_notes import bit_errors, downlink_note, path_loss_note, switch_notes
+from signfade.experiments.link_notes import (
+    bit_errors,
+    downlink_note,
+    fading_note,
+    path_loss_note,
+    switch_notes,
+)
 from signfade.experiments.link_tables import (
     budget_table,
     cdf_table,
@@ -153,6 +159,7 @@ def study_link(
         tables["curves"] = curve_table(radio.mean_snr_db, cell, needs)
         wrong = bit_errors(10 ** (radio.mean_snr_db / 10), cell)
         notes = [f"Bits: {100 * wrong:.1f} % arrive with the wrong sign."]
+        notes += fading_note(cell)
         notes += switch_notes(settings, radio.mean_snr_db, faded, needs) + downlink_note(radio)
         if radio.positions_km is not None:
             notes += path_loss_note(cell, radio.positions_km)
