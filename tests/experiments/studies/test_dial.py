@@ -16,7 +16,7 @@ def test_every_run_of_every_cell_resolves_and_has_a_name_of_its_own() -> None:
         wants = [want for part in dial.DIAL.parts[1:] for want in part.wants(scale, Records())]
         names = [(family_of(want.settings), want.settings.seed, want.settings.label) for want in wants]
         # Three methods with a perfect channel are the same at all bandwidths; digits stand for Fashion-MNIST.
-        shared = 2 * 3 + 5 * scale.quick
+        shared = 2 * 3 + 3 * scale.quick
         assert len(names) == len(set(names)) + shared * scale.figure_seeds > 20
         assert {(want.settings.seed, family_of(want.settings)) for want in wants} == {
             (want.settings.seed, family_of(want.settings))
@@ -26,14 +26,17 @@ def test_every_run_of_every_cell_resolves_and_has_a_name_of_its_own() -> None:
     assert {run.device.local_steps for run in full if run.method.preset == "low-rate"} == {30}
 
 
-def results(kbit: dict[str, float], late: tuple[float, ...] = (0.91, 0.97, 0.9)) -> Results:
-    """Records of the first cell: so many kbit a round and device, and so accurate in the third round."""
+def results(
+    kbit: dict[str, float], late: tuple[float, ...] = (0.91, 0.97, 0.9), cell: str = dial._FIRST
+) -> Results:
+    """Records of a cell: so many kbit a round and device, and so accurate in the third round."""
     records = Records()
     for method, each in kbit.items():
-        for run, accuracy in zip(dial._runs(FULL, dial._FIRST, method), late):
+        for run, accuracy in zip(dial._runs(FULL, cell, method), late):
             curve = {"round": [1, 2, 3, run.rounds], "accuracy": [0.5, 0.7, accuracy, accuracy]}
             longer = 2 * run.rounds  # a longer run answers for a shorter one
-            summary = {"uplink_bits": 20e3 * each * longer, "last_accuracy": accuracy, "parameters": 62_346}
+            total = 1e3 * run.data.devices * each * longer
+            summary = {"uplink_bits": total, "last_accuracy": accuracy, "parameters": 62_346}
             records.add(Record(run.name, family_of(run), run.seed, longer, summary, curve))
     return Results(FULL, records, {})
 
@@ -59,6 +62,14 @@ def test_the_summary_names_the_rival_with_the_fewest_bits_and_the_ratio_to_fedav
     each = float(air.rows[0][1])  # of 720 bits 636 are signs, which need no code
     assert float(air.rows[0][2].split()[0]) == pytest.approx(3 * (0.636 + each * 0.084), rel=0.03)
     assert float(air.rows[0][3].split()[0]) == pytest.approx(3 * each * 0.7, rel=0.03)
+
+
+def test_signs_of_a_tenth_of_the_devices_are_a_tenth_of_the_average_devices_signs() -> None:
+    cell = next(name for name in dial._CELLS if name.startswith("K = 100"))
+    (air,) = dial._air(results({"low-rate": 0.072, "EDEN at 0.01 bit": 0.0672}, cell=cell))
+    assert isinstance(air, Table)
+    each = float(air.rows[0][1])
+    assert float(air.rows[0][2].split()[0]) == pytest.approx(3 * (0.0636 + each * 0.0084), abs=0.06)
 
 
 def test_uses_per_bit_are_those_of_messages_sent_again_until_they_arrive() -> None:

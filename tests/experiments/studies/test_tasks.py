@@ -19,8 +19,8 @@ def test_every_run_is_another_one_and_a_quick_study_needs_no_fetching() -> None:
 
 def test_a_row_has_accuracy_perplexity_and_bits_relative_to_fedavg() -> None:
     records, task = Records(), "Shakespeare"
-    for name, _, method in list(tasks._rows(task))[:3]:
-        for run in tasks._runs(FULL, task, name, method):
+    for name, band in list(tasks._rows(task))[:3]:
+        for run in tasks._runs(FULL, task, name, band):
             bits = {"FedAvg": 4e9}.get(name, 1e7)
             curve = {"round": [36, 38, 40], "accuracy": [0.4, 0.5, 0.6 + 0.03 * run.seed]}
             summary = {"uplink_bits": bits, "last_test_loss": math.log(6.0)}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
-from importlib.resources import files
 from itertools import product
 from statistics import fmean
 from typing import Any
 
 from signfade.experiments.config import resolve
-from signfade.experiments.studies.records import Records, Results, Scale, Tier, Want
+from signfade.experiments.studies.records import Records, Results, Scale, Tier, Want, read_toml
 from signfade.experiments.studies.study import Block, Part, Study, Table
 from signfade.settings import RunSettings
 
@@ -18,7 +16,7 @@ __all__ = ["ATTACKS"]
 
 _LAST = 4  # evaluations whose mean is the accuracy of a run; a model that diverged counts as a guess
 _FRACTIONS = (0.1, 0.3, 0.45)
-_DATA: dict[str, Any] = tomllib.loads(files(__package__).joinpath("attacks.toml").read_text(encoding="utf-8"))
+_DATA = read_toml("attacks.toml")
 
 
 def _cells(method: str, kind: str) -> list[str]:

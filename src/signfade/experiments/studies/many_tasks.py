@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any
 
 from scipy.special import stdtrit
 
 from signfade.experiments.config import resolve
-from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want, shared_seeds
+from signfade.experiments.studies.records import (
+    Record,
+    Records,
+    Results,
+    Scale,
+    Tier,
+    Want,
+    read_toml,
+    shared_seeds,
+)
 from signfade.experiments.studies.study import Block, Part, Study, Table
 from signfade.settings import RunSettings
 from signfade.simulation.run import Experiment
@@ -20,9 +27,7 @@ from signfade.simulation.synthetic import RegressionTask
 
 __all__ = ["MANY_TASKS"]
 
-_DATA: dict[str, Any] = tomllib.loads(
-    files(__package__).joinpath("many_tasks.toml").read_text(encoding="utf-8")
-)
+_DATA = read_toml("many_tasks.toml")
 _SPLIT_RUNS = 4  # times the seeds of the other tables
 _KEYS = ("device_mean", "device_min", "device_worst", "device_spread")
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cache
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
@@ -25,7 +28,17 @@ from signfade.experiments.folder import FolderError, why, write_atomically
 from signfade.settings import RunSettings
 
 __all__ = ["CHANCE", "FULL", "QUICK", "Curve", "Missing", "Record", "Records", "Results", "Scale", "Tier"]
-__all__ += ["Want", "accuracies", "curve_of", "family_of", "rounded", "run_name", "shared_seeds", "tail_mean"]
+__all__ += [
+    "Want",
+    "accuracies",
+    "curve_of",
+    "family_of",
+    "read_toml",
+    "rounded",
+    "run_name",
+    "shared_seeds",
+    "tail_mean",
+]
 __all__ += ["write_text"]
 
 Array = NDArray[np.float64]
@@ -328,6 +341,12 @@ class Results:
     def verdict(self, word: str) -> str:
         """Return a verdict; a quick study uses other data, so its numbers are not compared."""
         return "not compared" if self.scale.quick and word != "missing" else word
+
+
+@cache
+def read_toml(file: str) -> dict[str, Any]:
+    """Return what a study's file says; not to be changed by the caller. Paths are from this folder."""
+    return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
 
 
 def write_text(path: Path, text: str) -> Path:

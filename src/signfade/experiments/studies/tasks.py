@@ -3,52 +3,56 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
-from signfade.experiments.config import resolve
+from signfade.experiments.config import overlay, resolve
+from signfade.experiments.methods import method_settings
 from signfade.experiments.studies.drawing import log_axis, new_figure
-from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want
+from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want, read_toml
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
 from signfade.experiments.style import line_style
 from signfade.settings import RunSettings
 
 __all__ = ["TASKS"]
 
-_DATA: dict[str, Any] = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text(encoding="utf-8"))
-_TASKS = list(_DATA["tasks"])
+_FILES = {"adapters": "adapters", "Shakespeare": "shakespeare", "CIFAR-10": "cifar10"}
+_CONFIGS = {task: read_toml(f"tasks_{name}.toml") for task, name in _FILES.items()}
+_TASKS = list(_CONFIGS)
+_BANDWIDTHS = {"1 MHz": 1e6, "180 kHz": 180e3}
 _BASELINE = "FedAvg"
 _LATE = 3  # evaluations that the accuracy at the end is a mean of
 
 
-def _rows(task: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield method, bandwidth and settings of each row; the first bandwidth of all methods comes first."""
-    for name, method in (_DATA["digital"] | _DATA["more"].get(task, {})).items():
-        yield name, "any", method
-    for band, hertz in _DATA["bandwidths"].items():
-        for name, method in _DATA["radio"].items():
-            yield name, band, method | {"cell.bandwidth_hz": hertz}
+def _rows(task: str) -> Iterator[tuple[str, str]]:
+    """Yield method and bandwidth of each row; digital messages arrive at any."""
+    variants = _CONFIGS[task]["variants"]
+    digital = [name for name, layer in variants.items() if layer.get("method.aggregator") == "ideal"]
+    yield from ((name, "any") for name in digital)
+    for band in _BANDWIDTHS:
+        yield from ((name, band) for name in variants if name not in digital)
 
 
-def _runs(scale: Scale, task: str, name: str, method: dict[str, Any]) -> list[RunSettings]:
-    tree = _DATA["base"] | _DATA["tasks"][task] | method | {"label": name, "name": "tasks"}
-    tree["rounds"] = min(tree["rounds"], scale.rounds)
+def _runs(scale: Scale, task: str, name: str, band: str) -> list[RunSettings]:
+    config = _CONFIGS[task]
+    layer: dict[str, Any] = {"name": "tasks", "rounds": min(config["rounds"], scale.rounds)}
+    if band in _BANDWIDTHS:
+        layer["cell.bandwidth_hz"] = _BANDWIDTHS[band]
     if scale.data == "digits":
-        tree |= {"data.name": "digits", "data.split": "iid", "model.name": "mlp", "data.devices": 20}
-        tree |= {"model.lora_rank": 0, "model.trained": []}
-    return [resolve(tree | {"seed": seed}) for seed in range(scale.figure_seeds)]
+        layer |= {"data.name": "digits", "data.split": "iid", "model.name": "mlp", "data.devices": 20}
+        layer |= {"model.lora_rank": 0, "model.trained": []}
+    settings = method_settings(resolve(overlay(config, layer)), name)
+    return [settings.model_copy(update={"seed": seed}) for seed in range(scale.figure_seeds)]
 
 
 def _wants(task: str) -> Callable[[Scale, Records], list[Want]]:
     return lambda scale, records: [
         Want(run, Tier.EXTRA, ours=True, order=order)
-        for order, (name, _, method) in enumerate(_rows(task))
-        for run in _runs(scale, task, name, method)
+        for order, (name, band) in enumerate(_rows(task))
+        for run in _runs(scale, task, name, band)
     ]
 
 
@@ -65,8 +69,8 @@ def _spread(values: Sequence[float], digits: int = 1) -> str:
 
 def _table(results: Results, task: str) -> list[Block]:
     found = [
-        (name, band, results.records.find_all(_runs(results.scale, task, name, method)))
-        for name, band, method in _rows(task)
+        (name, band, results.records.find_all(_runs(results.scale, task, name, band)))
+        for name, band in _rows(task)
     ]
     full = next(records for name, _, records in found if name == _BASELINE)
     rows = []
@@ -85,16 +89,16 @@ def _table(results: Results, task: str) -> list[Block]:
 
 def _reads(task: str) -> bool:
     """Whether the task predicts every character of a text, so that perplexity makes sense."""
-    return str(_DATA["tasks"][task]["model.name"]).startswith("char-")
+    return str(_CONFIGS[task]["model"]["name"]).startswith("char-")
 
 
 def _figure(results: Results) -> list[Block]:
     begun = [task for task in _TASKS if _table(results, task)] or _TASKS[:1]
     with new_figure((9.6, 3.6), results.scale, columns=len(begun)) as (figure, panels):
         for task, axes in zip(begun, np.ravel(panels)):
-            shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_DATA["bandwidths"])))]
-            for index, (name, _, method) in enumerate(shown):
-                records = results.records.find_all(_runs(results.scale, task, name, method))
+            shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_BANDWIDTHS)))]
+            for index, (name, band) in enumerate(shown):
+                records = results.records.find_all(_runs(results.scale, task, name, band))
                 curves = [(record, record.points("accuracy")) for record in records]
                 if not curves:
                     continue

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from signfade.experiments.config import resolve
-from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want, curve_of
+from signfade.experiments.studies.records import (
+    Record,
+    Records,
+    Results,
+    Scale,
+    Tier,
+    Want,
+    curve_of,
+    read_toml,
+)
 from signfade.experiments.style import INK, line_style
 from signfade.settings import RunSettings
 
@@ -26,7 +33,7 @@ class Variants:
     """
 
     def __init__(self, file: str) -> None:
-        tree = tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
+        tree = read_toml(file)
         self.base: Mapping[str, Any] = tree["base"]
         self.changes: Mapping[str, Mapping[str, Any]] = tree["variants"]
         self.switches: Mapping[str, Mapping[str, Any]] = tree["switches"]

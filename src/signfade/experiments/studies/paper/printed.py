@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from statistics import mean, stdev
 from typing import Any, Literal, get_args
 
-from signfade.experiments.studies.records import Scale
+from signfade.experiments.studies.records import Scale, read_toml
 
 __all__ = ["CellKey", "Claim", "Paper", "PaperTable", "Verdict", "compare_accuracy", "compare_rounds"]
 __all__ += ["count_verdicts", "majority_rounds", "opening", "read_paper", "words_of"]
@@ -66,11 +64,6 @@ def _table(table: Mapping[str, Any]) -> PaperTable:
 
 
 @cache
-def _read(file: str) -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
-
-
-@cache
 def read_paper() -> Paper:
     """Return the paper's numbers.
 
@@ -78,7 +71,7 @@ def read_paper() -> Paper:
     >>> paper.rounds.cells[1e-3, 0.9, "gaussian", "TA"], paper.accuracy.cells[1e-2, 0.0, "signsgd", "DC"]
     (139.0, 0.84)
     """
-    tree = _read("paper.toml")
+    tree = read_toml("paper/paper.toml")
     claims = {
         name: Claim(claim["place"], claim["text"], claim.get("number"), claim.get("contradiction"))
         for name, claim in tree["claims"].items()
@@ -96,7 +89,7 @@ def words_of(part: str, key: str = "text", scale: Scale | None = None, **values:
     >>> words_of("table-rounds", "TA", Scale(every=20))
     'We evaluate every 20 rounds, so ours are rounded up to a multiple of 20.'
     """
-    return str(_read("words.toml")[part][key]).format(**(vars(scale or Scale()) | values))
+    return str(read_toml("paper/words.toml")[part][key]).format(**(vars(scale or Scale()) | values))
 
 
 # -- when our numbers agree ----------------------------------------------------------------------------------
