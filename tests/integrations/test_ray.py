@@ -86,7 +86,7 @@ def test_a_sweep_of_eight_runs_one_worker_killed(
 
     text = """
     name = "tiny"
-    rounds = 400
+    rounds = 150
     seeds = 2
     checkpoint_every = 10
     data = {devices = 4, batch = 8}

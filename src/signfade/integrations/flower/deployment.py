@@ -75,14 +75,19 @@ def deployed_settings(settings: RunSettings) -> RunSettings:
     return with_bounds(settings.model_copy(update=unsaid))
 
 
-def _estimate(devices: int, rounds: int) -> str:
-    """Say about how long the rounds will take, from what each device's process has to load."""
-    each = max(1.0, devices / available_threads()) * _PROCESS + _WAITING
+def _estimate(devices: int, rounds: int, load: float = 0.0) -> str:
+    """Say about how long the rounds will take, from what each device's process has to load.
+
+    `load` is the number of processes that want to compute now, this one among them: the others go on.
+    """
+    cores, others = available_threads(), max(0.0, load - 1)
+    each = max(1.0, (devices + others) / cores) * _PROCESS + _WAITING
     total = rounds * each
     words = f"{total / 60:.0f} min" if total >= 90 else f"{total:.0f} s"
+    busy = f", beside {others:.0f} others that keep this machine busy" if others > cores else ""
     return (
         f"{rounds} rounds take about {words}: {each:.0f} s each, most of it to start "
-        f"{devices} Python processes"
+        f"{devices} Python processes{busy}"
     )
 
 
@@ -146,7 +151,8 @@ def deploy(
     with on_stop_signal(lambda: stops.append(None)), RunFolder(place).claimed():
         app = write_app(place / "app", settings, run.path.absolute(), patience, keys=auth)
         note(f"starting a SuperLink and {settings.data.devices} SuperNodes; logs are in {place}")
-        note(_estimate(settings.data.devices, settings.rounds - len(run.read_metrics())))
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        note(_estimate(settings.data.devices, settings.rounds - len(run.read_metrics()), load))
         with Loopback(place, settings.data.devices, tls=tls or auth, auth=auth, proceed=proceed) as flower:
             _Followed(flower, app, run, on_round or (lambda record: None), note).run_to_end()
     summary = run.read_summary()
