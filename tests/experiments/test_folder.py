@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -79,6 +80,21 @@ def test_a_folder_of_strangers_is_left_alone(tmp_path: Path) -> None:
 def test_what_a_kill_before_the_config_leaves_is_no_stranger(tmp_path: Path) -> None:
     (tmp_path / ".config.toml.tmp").write_text('name = "ti')
     assert RunFolder(tmp_path).create(CONFIG).config_text() == CONFIG
+
+
+def test_a_run_that_another_process_has_just_made_is_no_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, listing = RunFolder(tmp_path), Path.iterdir
+
+    def late(path: Path) -> Iterator[Path]:
+        if not folder.config_path.exists():
+            folder.config_path.write_text(CONFIG)
+            folder.metrics_path.write_text("")
+        return listing(path)
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    RunFolder(tmp_path).refuse_strangers()
 
 
 def test_unwritable_folders_are_one_sentence(tmp_path: Path) -> None:

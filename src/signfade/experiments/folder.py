@@ -211,7 +211,8 @@ class RunFolder:
             return
         with os_errors("read", self.path):
             names = {entry.name for entry in self.path.iterdir()} - {"log", ".lock"}
-        if not all(name.startswith(".config.toml.") and name.endswith(".tmp") for name in names):
+        left = all(name.startswith(".config.toml.") and name.endswith(".tmp") for name in names)
+        if not left and not self.exists:  # asked again: another process may have made its run since
             raise FolderError(f"{self.path} is not empty and holds no run; choose another folder")
 
     def _differs(self, config_text: str) -> str | None:
