@@ -662,7 +662,7 @@ class RunSettings(_Section):
         description="cross-device: 100 devices, 10 of them in a round, 10 local epochs; keys you set "
         "yourself win",
     )
-    track: Annotated[Literal["tensorboard", "mlflow"] | None, BeforeValidator(_none_word)] = Field(
+    track: Annotated[Literal["tensorboard", "mlflow", "wandb"] | None, BeforeValidator(_none_word)] = Field(
         None, description='tracker that is told of every round, or "none"; never changes a result'
     )
     data: DataSettings = DataSettings()

@@ -18,7 +18,7 @@ from signfade.experiments.training import Interrupted, train
 from signfade.settings import RunSettings
 
 ROUNDS = 6
-NAMES = ["tensorboard", "mlflow"]
+NAMES = ["tensorboard", "mlflow", "wandb"]
 Points = dict[str, list[tuple[int, float]]]
 TINY = ("data.name=gaussian", "data.size=64", "data.devices=3", "checkpoint_every=4")
 
@@ -52,6 +52,26 @@ def read_mlflow(out: Path) -> Points:
     return {key: [(point.step, point.value) for point in points] for key, points in history.items()}
 
 
+def read_wandb(out: Path) -> Points:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    [file] = (out / "run" / "wandb").glob("offline-run-*/*.wandb")
+    store, points = DataStore(), Points()
+    store.open_for_scan(str(file))
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        items = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
+        for key, value in items.items():
+            if not key.startswith("_"):  # W&B's own
+                points.setdefault(key, []).append((record.history.step.num, float(value)))
+    return points
+
+
+READERS = {"tensorboard": read_tensorboard, "mlflow": read_mlflow, "wandb": read_wandb}
+
+
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     if importlib.util.find_spec(request.param) is None:
@@ -79,7 +99,7 @@ def test_stopped_killed_and_extended_it_has_each_point_once(tmp_path: Path, name
     records = RunFolder(folder).read_metrics()
     plain = RunFolder(tmp_path / "plain" / "run").read_metrics()
     assert [r | {"seconds": 0} for r in records] == [r | {"seconds": 0} for r in plain]
-    points = (read_tensorboard if name == "tensorboard" else read_mlflow)(out)
+    points = READERS[name](out)
     expected: Points = {}
     for record in records:
         for key, value in numbers_of(record).items():

@@ -23,6 +23,7 @@ Ending = Literal["finished", "failed", "stopped"]
 _TRACKERS = {
     "tensorboard": ("tensorboard", "signfade.integrations.tensorboard_tracker"),
     "mlflow": ("mlflow", "signfade.integrations.mlflow_tracker"),
+    "wandb": ("wandb", "signfade.integrations.wandb_tracker"),
 }
 
 
