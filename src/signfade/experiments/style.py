@@ -59,6 +59,7 @@ _MARKERS = "osD^vPX"
 _DATES = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
 # The same method has the same line in every figure, table and report: its index for `line_style`.
 PLACES = {"signsgd": 0, "sbfl": 1, "corrected": 1, "rotated-sbfl": 2, "best": 3}
+_RIVALS = {"low-rate": 4, "eden": 5, "drive": 6, "qsgd": 7, "topk": 8, "ef-sign": 9}
 _STYLE: Any = mpl.rc_params_from_file(
     Path(__file__).with_name("figures.mplstyle"), use_default_template=False
 )
@@ -88,7 +89,7 @@ def line_style(index: int, *, bound: bool = False) -> LineStyle:
 
 
 def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
-    """Return a style for each name: its own if it is a known method, else the next one that is free.
+    """Return a style for each name: its own if it is a known method or rival, else the next that is free.
 
     Free are first the styles that no method owns, then those whose methods are not drawn. The second of two
     equal methods, such as one rule with two steps, is treated as an unknown one. None needs no line.
@@ -97,13 +98,14 @@ def named_styles(names: Sequence[str | None]) -> list[LineStyle]:
         >>> [style.color for style in named_styles(["mine", "best", "signsgd"])]
         ['#e69f00', '#cc79a7', '#0072b2']
     """
-    drawn = frozenset(PLACES[name] for name in names if name in PLACES)
+    places = PLACES | _RIVALS
+    drawn = frozenset(places[name] for name in names if name in places)
     owned_last = sorted(range(len(SERIES)), key=lambda place: place in PLACES.values())
     free = (place for place in chain(owned_last, count(len(SERIES))) if place not in drawn)
     given: set[int] = set()
     styles = []
     for name in names:
-        place = PLACES.get(name or "")
+        place = places.get(name or "")
         if place is None or place in given:
             place = 0 if name is None else next(free)
         else:

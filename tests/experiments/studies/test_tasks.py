@@ -22,9 +22,12 @@ def test_a_row_has_accuracy_perplexity_and_bits_relative_to_fedavg() -> None:
     for name, band in list(tasks._rows(task))[:3]:
         for run in tasks._runs(FULL, task, name, band):
             bits = {"FedAvg": 4e9}.get(name, 1e7)
-            curve = {"round": [36, 38, 40], "accuracy": [0.4, 0.5, 0.6 + 0.03 * run.seed]}
+            late = {54: 0.4, 57: 0.5, 60: 0.6 + 0.03 * run.seed}
+            accuracy = {34: 0.2, 37: 0.2, 40: 0.2} | late
+            curve = {"round": [*accuracy], "accuracy": [*accuracy.values()]}
             summary = {"uplink_bits": bits, "last_test_loss": math.log(6.0)}
             records.add(Record("r", family_of(run), run.seed, run.rounds, summary, curve))
     [table] = [block for block in tasks._table(Results(FULL, records, {}), task) if isinstance(block, Table)]
     assert table.rows[0] == ["FedAvg", "any", "3", "51.0 ± 1.0", "6.00 ± 0.00", "4e+03", "1/1"]
-    assert table.rows[1][-2:] == ["10", "1/400"]
+    assert table.rows[1] == ["FedAvg, 40 rounds", "any", "3", "20.0 ± 0.0", "–", "2.67e+03", "1/1.5"]
+    assert table.rows[2][-2:] == ["10", "1/400"]

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from signfade.device import Encoder
 from signfade.experiments.config import overlay, resolve
 from signfade.experiments.methods import method_settings
-from signfade.experiments.studies.drawing import band, legend_below, log_axis, new_figure
+from signfade.experiments.studies.drawing import band, label_styles, legend_below, log_axis, new_figure
 from signfade.experiments.studies.records import (
     Record,
     Records,
@@ -26,7 +26,7 @@ from signfade.experiments.studies.records import (
     read_toml,
 )
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
-from signfade.experiments.style import INK, MUTED, LineStyle, line_style
+from signfade.experiments.style import INK, MUTED, LineStyle
 from signfade.settings import RunSettings
 from signfade.theory.coding import outage
 from signfade.uplink.radio import make_radio
@@ -235,7 +235,7 @@ def _air(results: Results) -> list[Block]:
 def _figures(results: Results) -> list[Block]:
     """Accuracy against bits and rounds in the first cell, and the front of both."""
     costs = {method: _cost(results, _FIRST, method) for method in _methods(_FIRST)}
-    styles = {method: line_style(index) for index, method in enumerate(costs)}
+    styles = label_styles(costs)
     with new_figure((7.2, 4.6), results.scale, 1, 2, sharey=True) as (curves, (bits, rounds)):
         for method, cost in costs.items():
             if (curve := curve_of(cost.found, "accuracy")) is not None:
@@ -245,7 +245,7 @@ def _figures(results: Results) -> list[Block]:
         for axes in (bits, rounds):
             axes.axhline(100 * _TARGETS[0], color=INK, linewidth=0.8, linestyle=":")
         bits.set(xscale="log", xlabel="uplink kbit per device so far", ylabel="test accuracy (%)")
-        rounds.set(xlabel="round", xlim=(0, 20), ylim=(20, 100))
+        rounds.set(xlabel="round", xlim=(0, 20), ylim=(20, 100), xticks=range(0, 21, 5))
         log_axis(bits.xaxis)
         legend_below(curves, bits, 4)
     with new_figure((7.2, 4.2), results.scale) as (front, axes):
@@ -263,7 +263,7 @@ def _draw_front(axes: Axes, costs: dict[str, _Cost], styles: dict[str, LineStyle
     found = {method: mean for method, cost in costs.items() if (mean := cost.mean_to(_TARGETS[0]))}
     for method, (kbit, rounds) in found.items():
         style = styles[method]
-        axes.plot(rounds, kbit, style.marker, color=style.color, markersize=7, label=method)
+        axes.plot(rounds, kbit, style.marker or "*", color=style.color, markersize=7, label=method)
     best = sorted((rounds, kbit) for kbit, rounds in found.values())
     least = list(accumulate((kbit for _, kbit in best), min))
     front = [point for point, low in zip(best, least) if point[1] == low]

@@ -16,9 +16,26 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from signfade.experiments.studies.records import Curve, Record, Scale, curve_of
-from signfade.experiments.style import MUTED, PLACES, LineStyle, draw_line, figure_style, line_style
+from signfade.experiments.style import (
+    MUTED,
+    PLACES,
+    LineStyle,
+    draw_line,
+    figure_style,
+    line_style,
+    named_styles,
+)
 
-__all__ = ["band", "legend_below", "log_axis", "method_style", "new_figure", "note_scale", "points"]
+__all__ = [
+    "band",
+    "label_styles",
+    "legend_below",
+    "log_axis",
+    "method_style",
+    "new_figure",
+    "note_scale",
+    "points",
+]
 __all__ += ["training_panels"]
 
 # The same line in every figure, and in those of other comparisons.
@@ -31,6 +48,20 @@ def method_style(method: str) -> LineStyle:
     if method == "published":
         return replace(line_style(_PLACES["gaussian"]), dashes=(1, 1), marker="x")
     return line_style(_PLACES.get(method, 8), bound=method == "ideal")
+
+
+def label_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
+    """Return the style of the method that each label names; FedAvg is a bound, in grey.
+
+    >>> styles = label_styles(["FedAvg", "EDEN at 0.1 bit", "top-k at 0.03 bit", "mine"])
+    >>> [style.color for style in styles.values()] == [MUTED, *(line_style(i).color for i in (5, 8, 4))]
+    True
+    """
+    labels = list(labels)
+    names = [label.partition(" at ")[0].lower().replace("top-k", "topk") for label in labels]
+    styles = named_styles([None if label == "FedAvg" else name for label, name in zip(labels, names)])
+    bound = line_style(0, bound=True)
+    return {label: bound if label == "FedAvg" else style for label, style in zip(labels, styles)}
 
 
 @contextmanager

@@ -11,10 +11,9 @@ import numpy as np
 
 from signfade.experiments.config import overlay, resolve
 from signfade.experiments.methods import method_settings
-from signfade.experiments.studies.drawing import log_axis, new_figure
+from signfade.experiments.studies.drawing import label_styles, log_axis, new_figure
 from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want, read_toml
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
-from signfade.experiments.style import line_style
 from signfade.settings import RunSettings
 
 __all__ = ["TASKS"]
@@ -25,6 +24,7 @@ _TASKS = list(_CONFIGS)
 _BANDWIDTHS = {"1 MHz": 1e6, "180 kHz": 180e3}
 _BASELINE = "FedAvg"
 _LATE = 3  # evaluations that the accuracy at the end is a mean of
+_SHORTER = 40  # rounds of FedAvg, in a row of its own: two thirds of the bits
 
 
 def _rows(task: str) -> Iterator[tuple[str, str]]:
@@ -75,16 +75,23 @@ def _table(results: Results, task: str) -> list[Block]:
     full = next(records for name, _, records in found if name == _BASELINE)
     rows = []
     for name, band, records in found:
-        if not records:
-            continue
-        cells = [name, band, str(len(records)), _spread([100 * r.late_accuracy(_LATE) for r in records])]
-        if _reads(task):
-            cells.append(_spread([math.exp(r.value("last_test_loss") or math.nan) for r in records], 2))
-        cells += [f"{_mbit(records):,.3g}", f"1/{_mbit(full) / _mbit(records):,.0f}" if full else ""]
-        rows.append(cells)
+        if records:
+            rows.append([name, band, *_cells(task, records, full)])
+        if name == _BASELINE and (shorter := [r.until(_SHORTER) for r in records if r.rounds > _SHORTER]):
+            rows.append([f"{name}, {_SHORTER} rounds", band, *_cells(task, shorter, full, _SHORTER)])
     text = ["perplexity"] if _reads(task) else []
     heads = ["method", "bandwidth", "seeds", "accuracy, %", *text, "uplink, Mbit", "of FedAvg's"]
     return [Table(heads, rows, name=task)] if rows else []
+
+
+def _cells(task: str, records: Sequence[Record], full: Sequence[Record], rounds: int = 0) -> list[str]:
+    """Number of seeds, accuracy and bits of a row; of a run cut to `rounds`, if any."""
+    cells = [str(len(records)), _spread([100 * r.late_accuracy(_LATE) for r in records])]
+    if _reads(task):  # the loss is kept of the last round alone
+        losses = [r.value("last_test_loss") for r in records]
+        cells.append(_spread([math.exp(loss) for loss in losses if loss], 2) if all(losses) else "–")
+    mbit = _mbit(records) * (rounds / _CONFIGS[task]["rounds"] if rounds else 1.0)
+    return [*cells, f"{mbit:,.3g}", f"1/{_mbit(full) / mbit:,.3g}" if full else ""]
 
 
 def _reads(task: str) -> bool:
@@ -97,7 +104,8 @@ def _figure(results: Results) -> list[Block]:
     with new_figure((9.6, 3.6), results.scale, columns=len(begun)) as (figure, panels):
         for task, axes in zip(begun, np.ravel(panels)):
             shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_BANDWIDTHS)))]
-            for index, (name, band) in enumerate(shown):
+            styles = label_styles(name for name, _ in shown)
+            for name, band in shown:
                 records = results.records.find_all(_runs(results.scale, task, name, band))
                 curves = [(record, record.points("accuracy")) for record in records]
                 if not curves:
@@ -105,7 +113,7 @@ def _figure(results: Results) -> list[Block]:
                 rounds = sorted(set.intersection(*(set(points) for _, points in curves)))
                 each = _mbit(records) / records[0].rounds
                 mean = [100 * fmean(points[t] for _, points in curves) for t in rounds]
-                style = line_style(index)
+                style = styles[name]
                 line = {"color": style.color, "dashes": style.dashes, "marker": style.marker, "markersize": 3}
                 axes.plot(each * np.array(rounds), mean, label=name, **line)
             axes.set(title=task, xscale="log", xlabel="uplink Mbit so far", ylabel="test accuracy (%)")
