@@ -23,12 +23,14 @@ from signfade.experiments.studies.paper.point import (
     places,
     printed_of,
     proxy_distance,
+    proxy_off,
     proxy_rounds,
     proxy_runs,
+    proxy_target,
     settle,
     vote_places,
 )
-from signfade.experiments.studies.paper.printed import read_paper, words_of
+from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.records import Missing, Records, Results, Scale, Tier, Want
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import INK
@@ -93,22 +95,19 @@ def _surface(ax: Axes, distances: dict[tuple[int, float], float], scale: Scale, 
 
 def _calibration(results: Results) -> list[Block]:
     scale, records = results.scale, results.records
-    alone = {}
-    printed = read_paper().rounds.cells[*RULES["proxy"]["sbfl"][1:], "gaussian", "TL"] or 1.0
-    for place in places(scale):
-        if (found := proxy_rounds(scale, records, "sbfl", Point(*place, scale.tie))) is not None:
-            alone[place] = abs(float(np.log2(found[0] / printed)))
+    off = [(place, proxy_off(scale, records, "sbfl", Point(*place, scale.tie))) for place in places(scale)]
+    alone = {place: abs(value) for place, value in off if value is not None}
     if not alone:
         raise Missing
     point = decide(scale, records)
     with new_figure((9.6, 3.4), 1, 1 + len(_TIES), sharey=True) as (figure, panels):
         image = _surface(panels[0], alone, scale, point)
-        panels[0].set_title("SBFL alone")
+        panels[0].set_title("SBFL alone", fontsize=9)
         for ax, tie in zip(panels[1:], _TIES):
             both = [(place, proxy_distance(scale, records, Point(*place, tie))) for place in places(scale)]
             known = {place: value for place, value in both if value is not None}
             _surface(ax, known, scale, point if point is not None and point.tie == tie else None)
-            ax.set_title(f"with the vote, tie {tie}")
+            ax.set_title(f"and vote, tie {tie}", fontsize=9)
         panels[0].set_ylabel("bandwidth of a device")
         for ax in panels:
             ax.set_xlabel("devices")
@@ -125,13 +124,11 @@ def _proxy_table(results: Results) -> Table:
 
     def text(which: str, point: Point) -> str:
         found = proxy_rounds(scale, records, which, point)
-        return "–" if found is None else f"{'' if found[1] else 'over '}{found[0]:.0f}"
+        if found is None:
+            return "–"
+        return f"{found[0]:.0f}" if found[1] else f"about {found[0]:.0f}" if found[0] < 1e4 else "never"
 
-    rounds = read_paper().rounds.cells
-    targets = [
-        f"{rounds[*RULES['proxy'][which][1:], head, 'TL']:.0f}"
-        for which, head in [("sbfl", "gaussian"), *[("vote", "signsgd")] * len(_TIES)]
-    ]
+    targets = [f"{proxy_target(which):.0f}" for which in ("sbfl", *["vote"] * len(_TIES))]
     rows = [["the paper", *targets, ""]]
     for place in sorted(vote_places(scale, records)):
         points = [Point(*place, tie) for tie in _TIES]

@@ -27,32 +27,10 @@ from signfade.experiments.studies.records import (
 from signfade.experiments.table import spread_text
 from signfade.settings import RunSettings
 
-__all__ = [
-    "BITS",
-    "COLUMNS",
-    "FULL_COLUMNS",
-    "GOALS",
-    "KINDS",
-    "METHODS",
-    "OPTIMUM",
-    "PAIRS",
-    "RULES",
-    "SIGNSGD",
-]
-__all__ += [
-    "STEPS",
-    "Column",
-    "Downlink",
-    "Group",
-    "Method",
-    "Pair",
-    "at_bits",
-    "best_cell",
-    "best_pair",
-    "cell",
-]
+__all__ = ["COLUMNS", "FULL_COLUMNS", "GOALS", "KINDS", "METHODS", "OPTIMUM", "PAIRS", "RULES", "SIGNSGD"]
+__all__ += ["STEPS", "Column", "Downlink", "Group", "Method", "Pair", "best_cell", "best_pair", "cell"]
 __all__ += ["chosen", "diverged_text", "find_column", "floors", "grid_wants", "ours_text", "pair_text"]
-__all__ += ["quantised", "regression", "regression_at_bits", "regression_runs", "rounds_to", "training"]
+__all__ += ["regression", "regression_runs", "rounds_to", "training"]
 
 Pair = tuple[float, float]
 Downlink = Literal["full", "sign"]
@@ -288,35 +266,6 @@ def ours_text(records: list[Record]) -> str:
 def rounds_to(records: list[Record], quantity: str) -> list[float | None]:
     """Return the rounds to training loss 1.0 (TL) or test accuracy 0.9 (TA), one per seed, None for never."""
     return [record.value(GOALS[quantity]) for record in records]
-
-
-# -- Fig. 6: bits per scalar ---------------------------------------------------------------------------------
-
-BITS: tuple[int | None, ...] = (1, 2, 4, 8, None)  # None is float
-
-
-def _bits(bits: int | None) -> dict[str, Any]:
-    return {} if bits is None else {"method__side_bits": bits}
-
-
-def quantised(scale: Scale, method: str, bits: int | None) -> list[RunSettings]:
-    """Return the runs with this many bits per scalar, with the pair of which the paper speaks."""
-    more, rounds = _bits(bits), scale.figure_rounds
-    pair, seeds = tuple(RULES["claim"]["pair"]), range(scale.regression_seeds)
-    return [training(scale, method, pair, seed=seed, rounds=rounds, **more) for seed in seeds]
-
-
-def regression_at_bits(scale: Scale, method: str, kind: str, bits: int | None) -> list[RunSettings]:
-    """Return the runs of the regression with this many bits per scalar."""
-    more, seeds = _bits(bits), range(scale.regression_seeds)
-    return [regression(scale, method, heterogeneous=KINDS[kind], seed=seed, **more) for seed in seeds]
-
-
-def at_bits(results: Results, method: str, bits: int | None, kind: str | None = None) -> list[Record]:
-    """Return the records with this many bits per scalar, of MNIST or of one kind of regression."""
-    scale = results.scale
-    runs = quantised(scale, method, bits) if kind is None else regression_at_bits(scale, method, kind, bits)
-    return results.records.find_all(runs)
 
 
 # -- Fig. 4: regression --------------------------------------------------------------------------------------

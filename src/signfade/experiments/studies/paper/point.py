@@ -15,31 +15,23 @@ from typing import NamedTuple
 
 from signfade.experiments.studies.paper.cells import RULES, Column, Pair, find_column, training
 from signfade.experiments.studies.paper.printed import read_paper
-from signfade.experiments.studies.records import Records, Scale
+from signfade.experiments.studies.records import Record, Records, Scale
 from signfade.settings import RunSettings, Tie
 
-__all__ = [
-    "Point",
-    "at",
-    "band_text",
-    "candidates",
-    "decide",
-    "decision_cells",
-    "decision_distance",
-    "decision_runs",
-]
+__all__ = ["Point", "at", "band_text", "candidates", "decide", "decision_cells", "decision_distance"]
 __all__ += [
+    "decision_runs",
     "finalists",
     "places",
     "printed_of",
     "proxy_distance",
+    "proxy_off",
     "proxy_rounds",
-    "proxy_runs",
-    "settle",
-    "vote_places",
 ]
+__all__ += ["proxy_runs", "proxy_target", "settle", "vote_places"]
 
 _PROXY, _DECISION = RULES["proxy"], RULES["decision"]
+_GUESS = math.log(10)  # the loss of a guess among ten classes
 
 
 class Point(NamedTuple):
@@ -87,28 +79,42 @@ def proxy_runs(scale: Scale, which: str, point: Point) -> list[RunSettings]:
 def proxy_rounds(scale: Scale, records: Records, which: str, point: Point) -> tuple[float, bool] | None:
     """Return the mean rounds to a training loss of 1.0 and whether all seeds got there; None if unknown.
 
-    A run that does not get there counts as its length, which is the least it can need.
+    Of a run that does not get there, where a straight line through its last loss would; infinite if it
+    diverged or learned nothing.
     """
     runs = proxy_runs(scale, which, point)
     found = records.find_all(runs)
     if len(found) < len(runs):
         return None
     reached = [record.value("rounds_to_loss_1") for record in found]
-    return mean(runs[0].rounds if value is None else value for value in reached), None not in reached
+    values = [_extrapolated(one) if at is None else at for one, at in zip(found, reached)]
+    return mean(values), None not in reached
 
 
-def _off(scale: Scale, records: Records, which: str, point: Point) -> float | None:
-    """How far a proxy is from the paper's number, in factors of two; None if it is not known."""
+def _extrapolated(record: Record) -> float:
+    losses = record.points("train_loss")
+    if record.diverged is not None or not losses or losses[max(losses)] >= _GUESS:
+        return math.inf
+    return max(record.rounds, max(losses) * (_GUESS - 1.0) / (_GUESS - losses[max(losses)]))
+
+
+def proxy_target(which: str) -> float:
+    """Return the paper's rounds to a training loss of 1.0."""
     method, *pair = _PROXY[which]
     printed = read_paper().rounds.cells[*pair, find_column(method).head, "TL"]
-    ours = proxy_rounds(scale, records, which, point)
     assert printed is not None
-    return None if ours is None else math.log2(ours[0] / printed)
+    return printed
+
+
+def proxy_off(scale: Scale, records: Records, which: str, point: Point) -> float | None:
+    """Return how far a proxy is from the paper's number, in factors of two; None if it is not known."""
+    ours, most = proxy_rounds(scale, records, which, point), _PROXY["most"]
+    return None if ours is None else min(most, max(-most, math.log2(ours[0] / proxy_target(which))))
 
 
 def vote_places(scale: Scale, records: Records) -> list[tuple[int, float]]:
     """Return where votes are tried: where SBFL is nearest; nowhere until that is known of all places."""
-    off = {place: _off(scale, records, "sbfl", Point(*place, scale.tie)) for place in places(scale)}
+    off = {place: proxy_off(scale, records, "sbfl", Point(*place, scale.tie)) for place in places(scale)}
     known = {place: abs(value) for place, value in off.items() if value is not None}
     if len(known) < len(off):
         return []
@@ -123,7 +129,7 @@ def candidates(scale: Scale, records: Records) -> list[Point]:
 
 def proxy_distance(scale: Scale, records: Records, point: Point) -> float | None:
     """Return the root mean square distance of both proxies from Table I in factors of two; None if unknown."""
-    off = [_off(scale, records, which, point) for which in ("sbfl", "vote")]
+    off = [proxy_off(scale, records, which, point) for which in ("sbfl", "vote")]
     known = [value**2 for value in off if value is not None]
     return math.sqrt(mean(known)) if len(known) == len(off) else None
 

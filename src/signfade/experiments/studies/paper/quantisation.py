@@ -9,16 +9,14 @@ from typing import Any
 from signfade.experiments.intervals import Interval, mean_interval
 from signfade.experiments.studies.drawing import legend_below, method_style, new_figure
 from signfade.experiments.studies.paper.cells import (
-    BITS,
     KINDS,
     METHODS,
     RULES,
-    at_bits,
     floors,
     ours_text,
     pair_text,
-    quantised,
-    regression_at_bits,
+    regression,
+    training,
 )
 from signfade.experiments.studies.paper.point import settle
 from signfade.experiments.studies.paper.printed import words_of
@@ -36,19 +34,45 @@ from signfade.experiments.studies.records import (
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import MUTED
 from signfade.experiments.table import spread_text
+from signfade.settings import RunSettings
 
-__all__ = ["FIG_QUANTISATION", "PRIORS", "change"]
+__all__ = ["BITS", "FIG_QUANTISATION", "PRIORS", "change"]
 
+BITS: tuple[int | None, ...] = (1, 2, 4, 8, None)  # None is float
 PRIORS = ("printed-gaussian", "printed-laplacian")
 _TASKS: tuple[str | None, ...] = (None, *KINDS)  # None is MNIST
 _COARSE = [bits for bits in BITS if bits is not None]
 
 
+def _bits(bits: int | None) -> dict[str, Any]:
+    return {} if bits is None else {"method__side_bits": bits}
+
+
+def _images(scale: Scale, method: str, bits: int | None) -> list[RunSettings]:
+    """Return the runs with this many bits per scalar, with the pair of which the paper speaks."""
+    more, rounds = _bits(bits), scale.figure_rounds
+    pair, seeds = tuple(RULES["claim"]["pair"]), range(scale.regression_seeds)
+    return [training(scale, method, pair, seed=seed, rounds=rounds, **more) for seed in seeds]
+
+
+def _regression(scale: Scale, method: str, kind: str, bits: int | None) -> list[RunSettings]:
+    """Return the runs of the regression with this many bits per scalar."""
+    more, seeds = _bits(bits), range(scale.regression_seeds)
+    return [regression(scale, method, heterogeneous=KINDS[kind], seed=seed, **more) for seed in seeds]
+
+
+def _at(results: Results, method: str, bits: int | None, kind: str | None = None) -> list[Record]:
+    """Return the records with this many bits per scalar, of MNIST or of one kind of regression."""
+    scale = results.scale
+    runs = _images(scale, method, bits) if kind is None else _regression(scale, method, kind, bits)
+    return results.records.find_all(runs)
+
+
 def _wants(scale: Scale, records: Records) -> list[Want]:
     wants = []
     for place, (method, bits) in enumerate(product(PRIORS, (None, 4, 8, 2, 1))):  # the claim's first
-        runs = quantised(scale, method, bits)
-        runs += [run for kind in KINDS for run in regression_at_bits(scale, method, kind, bits)]
+        runs = _images(scale, method, bits)
+        runs += [run for kind in KINDS for run in _regression(scale, method, kind, bits)]
         wants += [Want(run, Tier.FIGURE, order=place) for run in runs]
     return wants
 
@@ -59,7 +83,7 @@ def _values(records: list[Record], kind: str | None) -> list[float]:
 
 def change(results: Results, method: str, bits: int, kind: str | None) -> Interval:
     """Return what `bits` change against float: accuracy, or a part of the excess loss, over shared seeds."""
-    pair = shared_seeds(at_bits(results, method, bits, kind), at_bits(results, method, None, kind))
+    pair = shared_seeds(_at(results, method, bits, kind), _at(results, method, None, kind))
     coarse, exact = (_values(records, kind) for records in pair)
     if not coarse or len(coarse) != len(exact):
         raise Missing
@@ -82,7 +106,7 @@ def _render(results: Results) -> list[Block]:
                     row.append(found[place].text(1, 100, " points" if kind is None else " %"))
                 if not found:
                     continue
-                exact = at_bits(results, method, None, kind)
+                exact = _at(results, method, None, kind)
                 row.append(ours_text(exact) if kind is None else spread_text(floors(exact)))
                 rows.append(row)
                 draw = partial(ax.errorbar, color=(style := method_style(method)).color, marker=style.marker)
