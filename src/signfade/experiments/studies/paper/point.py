@@ -128,7 +128,7 @@ def candidates(scale: Scale, records: Records) -> list[Point]:
 
 
 def proxy_distance(scale: Scale, records: Records, point: Point) -> float | None:
-    """Return the root mean square distance of both proxies from Table I in factors of two; None if unknown."""
+    """Return the root mean square of how far both proxies are from Table I; None if unknown."""
     off = [proxy_off(scale, records, which, point) for which in ("sbfl", "vote")]
     known = [value**2 for value in off if value is not None]
     return math.sqrt(mean(known)) if len(known) == len(off) else None
