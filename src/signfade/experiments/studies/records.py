@@ -133,6 +133,16 @@ def family_of(settings: RunSettings) -> str:
     >>> family_of(short) == family_of(long) != family_of(load(None, ["server.learning_rate=1"]))
     True
     """
+    text = settings.model_dump_json()
+    if text not in _FAMILIES:
+        _FAMILIES[text] = _family(settings)
+    return _FAMILIES[text]
+
+
+_FAMILIES: dict[str, str] = {}  # a page asks for each of some thousand runs a hundred times
+
+
+def _family(settings: RunSettings) -> str:
     unsaid = plain_defaults() | _FIRST_DEFAULTS
     decides = {key: value for key, value in deciding(settings.model_dump()).items() if key not in _ASIDE}
     changed = [(key, value) for key, value in decides.items() if value != unsaid[key]]

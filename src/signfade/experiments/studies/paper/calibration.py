@@ -76,7 +76,15 @@ def _surface(ax: Axes, distances: dict[tuple[int, float], float], scale: Scale, 
     for (number, band), value in distances.items():
         row, column = bands.index(band), devices.index(number)
         grid[row, column] = value
-        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=INK)
+        ax.text(
+            column,
+            row,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white" if value < 0.8 else INK,
+        )
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="YlGnBu_r", vmin=0, vmax=3, alpha=0.75)
     if chosen is not None and (chosen.devices, chosen.bandwidth_hz) in distances:
         x, y = devices.index(chosen.devices), bands.index(chosen.bandwidth_hz)

@@ -184,7 +184,7 @@ FULL_COLUMNS = tuple(column for column in COLUMNS if column.quantity == "Full")
 GOALS = {"TL": "rounds_to_loss_1", "TA": "rounds_to_accuracy_09"}
 # The most informative pairs first: the paper's best ones.
 _ORDER: tuple[Pair, ...] = ((1e-3, 0.9), (1e-2, 0.0), (1e-3, 0.0), (1e-4, 0.9), (1e-2, 0.9), (1e-4, 0.0))
-_NAMED = {(method, (step, momentum)) for method, step, momentum in RULES["seeds"]["named"]}
+_NAMED = {("Full", method, (step, momentum)) for method, step, momentum in RULES["seeds"]["named"]}
 
 
 def find_column(method: str, quantity: str = "Full") -> Column:
@@ -241,7 +241,7 @@ def grid_wants(scale: Scale, records: Records, columns: Sequence[Column] = COLUM
         best, settled = best_pair(scale, records, column)
         for pair in PAIRS:
             order = _ORDER.index(pair) * len(columns) + position
-            more = (pair == best and settled) or (column.method, pair) in _NAMED
+            more = (pair == best and settled) or (column.quantity, column.method, pair) in _NAMED
             for seed in range(max(scale.seeds, scale.best_seeds) if more else scale.seeds):
                 tier = Tier.GRID if seed < scale.seeds else Tier.BEST
                 wants.append(Want(column.run(scale, pair, seed), tier, column.group != "printed", order))
