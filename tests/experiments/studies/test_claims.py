@@ -31,7 +31,7 @@ ENDS = {  # accuracy at the end by column; signSGD's are the same runs
     ("laplacian", "DC"): 0.96,
 }
 ROUNDS = {"signsgd": 600, "gaussian": 120, "laplacian": 300}
-SPREAD = {"signsgd": 0.02, "gaussian": 0.004, "laplacian": 0.005}
+SPREAD = {"signsgd": 0.01, "gaussian": 0.002, "laplacian": 0.0025}
 NAMES = {"rounds", "gaussian", "laplacian", "prior", "downlink", "compressed", "variance"}
 SEEDS = 6
 
@@ -166,7 +166,7 @@ def test_a_gain_of_the_last_evaluation_alone_is_one_in_part() -> None:
 
 def test_the_page_has_one_row_per_claim_and_algorithm_and_the_cells_that_agree() -> None:
     (table,) = (b for b in PARTS["claims"].render(Results(FULL, Records(grid()))) if isinstance(b, Table))
-    claims = [row for row in table.rows if "Table" not in row[0]]
+    claims = [row for row in table.rows if not row[0].startswith("Table I")]
     assert len(claims) == len(read_paper().claims)
     assert {row[-2] for row in claims if row[-1] == "**held**"} == {"printed"}
     assert "not run yet" in {row[2] for row in claims}
