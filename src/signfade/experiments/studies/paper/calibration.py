@@ -9,10 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from signfade.experiments.studies.drawing import new_figure
-from signfade.experiments.studies.paper.cells import METHODS, RULES, ours_text, pair_text
+from signfade.experiments.studies.paper.cells import RULES, ours_text, pair_text
 from signfade.experiments.studies.paper.point import (
     Point,
-    at,
     band_text,
     candidates,
     decide,
@@ -167,9 +166,9 @@ def _decision(results: Results) -> list[Block]:
     points = finalists(scale, records)
     rows = []
     for column, pair in decision_cells():
-        found = [records.find_all(decision_runs(at(scale, p), column, pair, p)) for p in points]
-        paper = " and ".join(f"{value:.2f}" for value in printed_of(column, pair))
-        rows.append([f"{METHODS[column.method].label}, {pair_text(pair)}", paper, *map(ours_text, found)])
+        found = [records.find_all(decision_runs(scale, column, pair, p)) for p in points]
+        name = f"{column.label}, {column.quantity}, {pair_text(pair)}"
+        rows.append([name, f"{printed_of(column, pair):.2f}", *map(ours_text, found)])
     if all(text == "–" for row in rows for text in row[2:]):
         raise Missing
     distances = [decision_distance(scale, records, point) for point in points]

@@ -139,12 +139,11 @@ def regression(
 
 @dataclass(frozen=True)
 class Column:
-    """A column of Table II: its head in `paper.toml` or ours, Full or DC, a key of `METHODS`, downlink."""
+    """A column of Table II: its head in `paper.toml` or ours, Full or DC, a key of `METHODS`."""
 
     head: str
     quantity: Literal["Full", "DC"]
     method: str
-    downlink: Downlink
 
     @property
     def group(self) -> Group:
@@ -156,29 +155,36 @@ class Column:
         """What its method is called."""
         return METHODS[self.method].label
 
+    def downlink(self, scale: Scale) -> Downlink:
+        """Return what is sent down. A vote is one bit already, Full or DC, unless its ties are zeros.
+
+        One bit has no zero: it is sent as +1.
+        """
+        bit = self.quantity == "DC" or (self.method == "vote" and scale.tie != "zero")
+        return "sign" if bit else "full"
+
     def run(self, scale: Scale, pair: Pair, seed: int) -> RunSettings:
         """Return the settings of one run of a cell; those of Table I evaluate the global training loss."""
-        whole = self.downlink == "full" or self.method == "vote"
-        return training(scale, self.method, pair, seed=seed, downlink=self.downlink, eval__training=whole)
+        down, whole = self.downlink(scale), self.quantity == "Full" or self.method == "vote"
+        return training(scale, self.method, pair, seed=seed, downlink=down, eval__training=whole)
 
 
-# signSGD's vote is one bit per weight already, so both of its columns have the same runs (`table-readings`).
 COLUMNS: tuple[Column, ...] = (
-    Column("signsgd", "Full", "vote", "sign"),
-    Column("signsgd", "DC", "vote", "sign"),
-    Column("gaussian", "Full", "printed-gaussian", "full"),
-    Column("gaussian", "DC", "printed-gaussian", "sign"),
-    Column("laplacian", "Full", "printed-laplacian", "full"),
-    Column("laplacian", "DC", "printed-laplacian", "sign"),
-    Column("gaussian", "Full", "gaussian", "full"),
-    Column("gaussian", "DC", "gaussian", "sign"),
-    Column("laplacian", "Full", "laplacian", "full"),
-    Column("laplacian", "DC", "laplacian", "sign"),
-    Column("rotated", "Full", "rotated", "full"),
-    Column("rotated", "DC", "rotated", "sign"),
-    Column("best", "Full", "best", "full"),
-    Column("best", "DC", "best", "sign"),
-    Column("ideal", "Full", "ideal", "full"),
+    Column("signsgd", "Full", "vote"),
+    Column("signsgd", "DC", "vote"),
+    Column("gaussian", "Full", "printed-gaussian"),
+    Column("gaussian", "DC", "printed-gaussian"),
+    Column("laplacian", "Full", "printed-laplacian"),
+    Column("laplacian", "DC", "printed-laplacian"),
+    Column("gaussian", "Full", "gaussian"),
+    Column("gaussian", "DC", "gaussian"),
+    Column("laplacian", "Full", "laplacian"),
+    Column("laplacian", "DC", "laplacian"),
+    Column("rotated", "Full", "rotated"),
+    Column("rotated", "DC", "rotated"),
+    Column("best", "Full", "best"),
+    Column("best", "DC", "best"),
+    Column("ideal", "Full", "ideal"),
 )
 FULL_COLUMNS = tuple(column for column in COLUMNS if column.quantity == "Full")
 GOALS = {"TL": "rounds_to_loss_1", "TA": "rounds_to_accuracy_09"}

@@ -161,15 +161,21 @@ def _gain(prior: str, results: Results, form: Group) -> Finding:
 
 
 def _downlink(results: Results, form: Group) -> Finding:
-    """signSGD's runs are the same with both downlinks, so its accuracy cancels."""
     tests = []
     values: dict[str, Callable[[Record], float]] = {
         "in the last round": _accuracy,
         "over the last ten evaluations": lambda one: one.late_accuracy(),
     }
     for prior, (when, value) in product(("gaussian", "laplacian"), values.items()):
-        dc, full = (best_cell(results, find_column(_sbfl(form, prior), q))[1] for q in ("DC", "Full"))
-        gain = _paired(value, dc, full)
+        gains = []
+        for quantity in ("DC", "Full"):
+            columns = (find_column(name, quantity) for name in (_sbfl(form, prior), "vote"))
+            pairs = zip(*shared_seeds(*(best_cell(results, column)[1] for column in columns)))
+            gains.append({one.seed: value(one) - value(other) for one, other in pairs})
+        more = [gains[0][seed] - gains[1][seed] for seed in sorted(set(gains[0]) & set(gains[1]))]
+        if not more:
+            raise Missing
+        gain = mean_interval(more)
         tests.append(Test(gain.above(0), f"{prior.capitalize()}, {when}: {_points(gain)}"))
     return _finding(tests, "gain with DC less gain without, best cells. ")
 

@@ -109,7 +109,9 @@ def median_snr_db(bandwidth_hz: float) -> float:
 
 def _at_budget(scale: Scale, column: Column, pair: Pair, bandwidth_hz: float) -> list[RunSettings]:
     there, seeds = replace(scale, bandwidth_hz=bandwidth_hz), range(scale.figure_seeds)
-    run = partial(training, there, column.method, pair, downlink=column.downlink, rounds=scale.figure_rounds)
+    run = partial(
+        training, there, column.method, pair, downlink=column.downlink(scale), rounds=scale.figure_rounds
+    )
     return [run(seed=seed) for seed in seeds]
 
 

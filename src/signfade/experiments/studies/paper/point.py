@@ -69,9 +69,10 @@ def places(scale: Scale) -> list[tuple[int, float]]:
 def proxy_runs(scale: Scale, which: str, point: Point) -> list[RunSettings]:
     """Return the short runs of `sbfl` or `vote` at a point, one per seed."""
     method, step, momentum = _PROXY[which]
-    downlink, rounds = find_column(method).downlink, min(_PROXY["rounds"], scale.rounds)
+    there, rounds = at(scale, point), min(_PROXY["rounds"], scale.rounds)
+    downlink = find_column(method).downlink(there)
     return [
-        training(at(scale, point), method, (step, momentum), seed=seed, downlink=downlink, rounds=rounds)
+        training(there, method, (step, momentum), seed=seed, downlink=downlink, rounds=rounds)
         for seed in range(_PROXY["seeds"])
     ]
 
@@ -148,8 +149,8 @@ def finalists(scale: Scale, records: Records) -> list[Point]:
 
 
 def decision_cells() -> list[tuple[Column, Pair]]:
-    """Return the cells that decide, each as its column with full downlink, and its pair."""
-    return [(find_column(method), (step, momentum)) for method, step, momentum in _DECISION["cells"]]
+    """Return the cells that decide, each as its column and its pair."""
+    return [(find_column(method, quantity), (step, m)) for method, quantity, step, m in _DECISION["cells"]]
 
 
 def decision_runs(scale: Scale, column: Column, pair: Pair, point: Point) -> list[RunSettings]:
@@ -158,11 +159,11 @@ def decision_runs(scale: Scale, column: Column, pair: Pair, point: Point) -> lis
     return [column.run(at(scale, point), pair, seed) for seed in seeds]
 
 
-def printed_of(column: Column, pair: Pair) -> list[float]:
-    """Return the paper's accuracies that a cell answers for: a vote both Full and DC."""
-    quantities = ("Full", "DC") if column.method == "vote" else ("Full",)
-    cells = [read_paper().accuracy.cells[*pair, column.head, quantity] for quantity in quantities]
-    return [value for value in cells if value is not None]
+def printed_of(column: Column, pair: Pair) -> float:
+    """Return the paper's accuracy in a cell."""
+    printed = read_paper().accuracy.cells[*pair, column.head, column.quantity]
+    assert printed is not None
+    return printed
 
 
 def decision_distance(scale: Scale, records: Records, point: Point) -> float | None:
@@ -173,7 +174,7 @@ def decision_distance(scale: Scale, records: Records, point: Point) -> float | N
         found = [value for one in records.find_all(runs) if (value := one.accuracy) is not None]
         if len(found) < len(runs):
             return None
-        squares += [(mean(found) - value) ** 2 for value in printed_of(column, pair)]
+        squares.append((mean(found) - printed_of(column, pair)) ** 2)
     return math.sqrt(mean(squares))
 
 

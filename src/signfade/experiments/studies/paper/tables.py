@@ -117,8 +117,7 @@ def _judge_accuracy(results: Results, column: Column, pair: Pair) -> Verdict:
 
 def accuracy_verdicts(results: Results, group: Group, held_out: bool = False) -> list[Verdict]:
     """Return the verdicts on the cells of Table II; `held_out`, of those that did not choose the point."""
-    used = {(column.head, "Full", pair) for column, pair in decision_cells()}
-    used |= {("signsgd", "DC", pair) for head, _, pair in used if head == "signsgd"}
+    used = {(column.head, column.quantity, pair) for column, pair in decision_cells()}
     return [
         _judge_accuracy(results, column, pair)
         for column in _columns(COLUMNS, group)
