@@ -118,17 +118,16 @@ class Part:
         """Return in words what it shows that is finished, and how large that was."""
         wants = [want.settings for want in self.needs(results.scale, results.records)]
         there = {run_name(run): run for run in wants if results.records.find(run) is not None}
-        runs, said = there.values(), list[str]()
-        if wants:
-            seeds = len({run.seed for run in runs})
-            said = [f"{len(runs)} of {len(set(map(run_name, wants)))} runs"]
+        runs = there.values()
+        said = [f"{len(runs)} of {len(set(map(run_name, wants)))} runs"] if wants else []
+        if runs:
             said += sorted({run.data.name for run in runs})
-            for values, unit in (
-                ({r.rounds for r in runs}, "rounds"),
-                ({r.data.devices for r in runs}, "devices"),
+            for unit, sizes in (
+                ("rounds", {run.rounds for run in runs}),
+                ("devices", {run.data.devices for run in runs}),
             ):
-                span = dict.fromkeys((min(values, default=0), max(values, default=0)))
-                said.append(f"{' to '.join(map(str, span))} {unit}")
+                said.append(f"{' to '.join(map(str, dict.fromkeys((min(sizes), max(sizes)))))} {unit}")
+            seeds = len({run.seed for run in runs})
             said.append(f"{seeds} seed{'s' * (seeds != 1)}")
         measured = [part for part in self.members if part.measure is not None]
         said += [f"{name} {getattr(results.scale, name)}" for part in measured for name in part.depends]
