@@ -334,15 +334,13 @@ def _render(results: Results) -> list[Block]:
     rows = []
     for name, claim in read_paper().claims.items():
         text = claim.text if claim.contradiction is None else f"{claim.text} (but {claim.contradiction})"
-        ours = {form: some[name] for form, some in found.items() if name in some}
-        for form, finding in ours.items():
-            verdict = results.verdict(finding.word)
-            rows.append(
-                [text, claim.paper, finding.words, form, verdict if "not" in verdict else f"**{verdict}**"]
-            )
-            text = ""
-        if not ours:
-            rows.append([text, claim.paper, "not run yet", "", ""])
+        start = [text, claim.paper]
+        for form in (form for form in forms if name in found[form]):
+            verdict = results.verdict(found[form][name].word)
+            rows.append([*start, found[form][name].words, form, f"**{verdict}**"])
+            start = ["", ""]  # one claim, two algorithms
+        if start[0]:
+            rows.append([*start, "too few runs yet", "", ""])
     for table, verdicts in (("I", rounds_verdicts), ("II", accuracy_verdicts)):
         text = f"Table {table}, [cell by cell](tables.md)"
         for form in forms if not results.scale.quick else ():
