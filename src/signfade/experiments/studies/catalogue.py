@@ -47,8 +47,8 @@ def choose(names: Sequence[str]) -> list[Part]:
 
     `all` is everything.
 
-    >>> [part.name for part in choose(["table-accuracy", "table-rounds"])]
-    ['table-rounds', 'table-accuracy']
+    >>> [part.name for part in choose(["table-rounds", "table-accuracy"])]
+    ['table-accuracy', 'table-rounds']
     """
     parts = parts_by_name()
     known = ["all", *(study.name for study in STUDIES), *parts]

@@ -89,8 +89,8 @@ def read_paper() -> Paper:
 def words_of(part: str, key: str = "text", scale: Scale | None = None, **values: Any) -> str:
     """Return a sentence of a part with the fields of the scale and `values` filled in.
 
-    >>> words_of("table-rounds", "TA", Scale(every=20))
-    'We evaluate every 20 rounds, so ours are rounded up to a multiple of 20.'
+    >>> words_of("table-rounds", "TA ours", Scale(every=20))
+    '**TA, ours**: rounds to test accuracy 0.9, evaluated every 20 rounds'
     """
     values = vars(scale or Scale()) | {"rules": read_toml("paper/rules.toml")} | values
     return str(read_toml("paper/words.toml")[part][key]).format(**values)
