@@ -497,7 +497,9 @@ def reproduce(
     runner, workers = Runner(folder, scale, None if docs is None else Path(docs)), jobs or available_threads()
     failed: dict[Path, str] = {}
     if not render:
-        if any("data" in part.depends for part in parts):  # measured here, not in a run
+        if any(
+            "data" in one.depends for part in parts for one in part.members
+        ):  # measured here, not in a run
             fetch_data(resolve({"data.name": scale.data}))
 
         def execute(runs: list[PlannedRun]) -> dict[Path, str]:

@@ -24,7 +24,8 @@ def reproduce(
     ] = None,
     show: Annotated[bool, Option("--list", help="List names, runs and times; run nothing.")] = False,
     seeds: Annotated[
-        int | None, Option(metavar="N", help="Seeds of everything; by default 2 per cell, 3 to 5 elsewhere.")
+        int | None,
+        Option(metavar="N", help="Seeds of everything; by default 5 to 10 per cell, 3 to 5 elsewhere."),
     ] = None,
     rounds: Annotated[int | None, Option(metavar="T", help="Rounds; of figures, at most so many.")] = None,
     jobs: Annotated[int | None, Option(metavar="J", help="Runs at a time; all cores by default.")] = None,
@@ -39,8 +40,8 @@ def reproduce(
     """Run the studies behind the docs: the paper's tables and figures beside ours, and our own.
 
     Studies share their runs, and a finished run is never repeated: stop whenever you like, and give the same
-    command again to continue. Each study writes a page; that of the paper is OUT/results.md. OUT is
-    "reproduction" by default.
+    command again to continue. Each study writes a page; those of the paper are
+    OUT/results.md and OUT/tables.md. OUT is "reproduction" by default.
     """
     from signfade import api
     from signfade.experiments.studies import catalogue, records
@@ -89,8 +90,11 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
         for number, part in enumerate(part for part in study.parts if part in parts):
             runs, left = runner.needed(part)
             seconds = estimate_seconds(left, runner.records) / jobs
-            if part.measure is not None and runner.measurement(part) is None:
-                seconds += part.cost
+            seconds += sum(
+                one.cost
+                for one in part.members
+                if one.measure is not None and runner.measurement(one) is None
+            )
             table.add_row(
                 "" if number else study.name,
                 part.name,

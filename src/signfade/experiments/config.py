@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
@@ -70,7 +71,8 @@ class ConfigError(ValueError):
     """The settings cannot be used; the message is one sentence for the person who wrote them."""
 
 
-def known_keys() -> dict[str, FieldInfo]:
+@cache
+def known_keys() -> Mapping[str, FieldInfo]:
     """Return every key a file may hold, with dots, in the order of the settings (`variants` aside).
 
     Example:
@@ -95,6 +97,7 @@ def plain_defaults() -> dict[str, Any]:
     return {key: field.default for key, field in known_keys().items()}
 
 
+@cache
 def _sections() -> frozenset[str]:
     return frozenset(key.split(".")[0] for key in known_keys() if "." in key)
 

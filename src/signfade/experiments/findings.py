@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, mean, stdev
+from statistics import fmean, mean
 from typing import Any, NamedTuple
 
-from scipy.special import stdtrit
-
 from signfade.experiments.group import Group
+from signfade.experiments.intervals import ENOUGH, half_width
 from signfade.experiments.metrics import fall_text
 
 __all__ = ["ENOUGH", "Difference", "TheoryRow", "difference", "finding", "theory_finding", "theory_rows"]
-
-ENOUGH = 3  # shared seeds from which on there is an interval
 
 # With too few seeds for an interval, what a difference must exceed: a point of accuracy, as it is shown with
 # one digit, or a part of a loss or error.
@@ -47,7 +43,7 @@ def difference(one: Mapping[Any, float], other: Mapping[Any, float], floor: floa
         gap = fmean(one.values()) - fmean(other.values())
         return Difference(gap, None, abs(gap) > floor)
     gaps = [one[seed] - other[seed] for seed in shared]
-    half = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / math.sqrt(len(gaps))
+    half = half_width(gaps)
     return Difference(fmean(gaps), half, abs(fmean(gaps)) > max(half, floor / 20))
 
 

@@ -65,14 +65,14 @@ def test_from_the_first_run_to_the_page_and_never_twice(
     assert "resume with: signfade reproduce fig-quantisation" in capsys.readouterr().err
     pool.stop_after = None
     assert run(command) == 0
-    assert len(pool.done) == len(set(pool.done)) == 10  # two priors, five precisions
+    assert len(pool.done) == len(set(pool.done)) == 30  # two priors, five precisions, three tasks
     assert run(command) == 0
-    assert len(pool.done) == 10
+    assert len(pool.done) == 30
     printed = capsys.readouterr().out.splitlines()
     assert printed[-2:] == [f"{out}/results.md", f"{out}/runs.json"]
     text = results(tmp_path / "out")
-    assert "| 4 | 0." in text
-    assert "not to be compared with the paper" in text
+    assert "| digits, SBFL, Gaussian, printed | " in text
+    assert "**quick: 30 of 30 runs, digits, regression, 2 to 10 rounds, 20 devices, 1 seed; not to be" in text
     assert (tmp_path / "out" / "results" / "fig-quantisation.svg").exists()
     assert (tmp_path / "out" / "measured" / "fig-mse.json").exists()
 
@@ -87,7 +87,8 @@ def test_pages_of_the_docs_are_drawn_again_without_the_runs(
     assert run([*command, "--out", str(tmp_path / "one"), "--docs", str(docs)]) == 0
     first = results(docs)
     assert all(f"({part.place})" in first for part in few)  # all, not only those named
-    assert len(json.loads((docs / "results" / "runs.json").read_text())["runs"]) == 10
+    assert "- Accuracy with downlink compression (Fig. 7): `signfade reproduce fig-downlink`" in first
+    assert len(json.loads((docs / "results" / "runs.json").read_text())["runs"]) == 30
     before = {file: file.read_bytes() for file in docs.rglob("*.*") if file.suffix != ".svg"}
     assert run(["reproduce", "all", "--render", "--out", str(tmp_path / "two"), "--docs", str(docs)]) == 0
     assert {file: file.read_bytes() for file in before} == before
@@ -105,7 +106,7 @@ def test_the_list_counts_runs(tmp_path: Path, pool: Pool, capsys: pytest.Capture
         assert "on 1 core. Runs" in " ".join(" ".join(lines).split())
         return next(line for line in lines if "fig-quantisation" in line).split()
 
-    assert row()[-4:-2] == ["10", "0"] or row()[-3:-1] == ["10", "0"]
+    assert row()[-4:-2] == ["30", "0"] or row()[-3:-1] == ["30", "0"]
     assert pool.done == []
     pool.stop_after = 3
     run(command)

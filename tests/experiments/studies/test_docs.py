@@ -9,8 +9,6 @@ import pytest
 
 from signfade.experiments.studies import study as framework
 from signfade.experiments.studies.catalogue import STUDIES
-from signfade.experiments.studies.paper.cells import FULL_READING
-from signfade.experiments.studies.paper.tables import calibrated
 from signfade.experiments.studies.records import FULL
 from signfade.experiments.studies.runner import Runner
 
@@ -42,10 +40,5 @@ def test_pages_are_drawn_from_the_records_beside_them(
         assert all((DOCS / stem.parent.name / f"{stem.name}.{suffix}").is_file() for suffix in suffixes)
 
 
-def test_the_budget_in_use_is_the_calibrated_one() -> None:
-    runner = Runner(Path("nowhere"), FULL, DOCS)
-    assert calibrated(FULL, runner.records) in (None, (FULL_READING, FULL.bandwidth_hz))
-
-
 def test_the_data_in_the_docs_is_small() -> None:
-    assert sum(file.stat().st_size for file in (DOCS / "results").glob("*.json")) < 1_000_000
+    assert sum(file.stat().st_size for file in (DOCS / "results").glob("*.json")) < 2_000_000

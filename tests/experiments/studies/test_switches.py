@@ -93,8 +93,8 @@ def test_links_are_measured_and_drawn(name: str) -> None:
     assert part.measure is not None
     data = part.measure(SMALL, lambda words: None)
     blocks = part.render(Results(SMALL, Records(), {name: data}))
-    assert isinstance(blocks[0], Picture)
-    assert isinstance(blocks[1], Table)
+    assert isinstance(blocks[1], Picture)  # after a line that says what was run
+    assert isinstance(blocks[2], Table)
 
 
 def test_pilot_errors_are_the_predicted_ones() -> None:

@@ -69,7 +69,7 @@ def _part(switch: str) -> Part:
     def render(results: Results) -> list[Block]:
         found = _VARIANTS.found(results, switch)
         panels = 3 if switch == "privacy" else 2
-        with new_figure((4.4 * panels, 3.2), results.scale, 1, panels) as (figure, axes):
+        with new_figure((4.4 * panels, 3.2), 1, panels) as (figure, axes):
             draw_accuracy(figure, axes[0], axes[1], found, loc="outside lower center", ncols=4)
             if switch == "privacy":
                 _draw_privacy(axes[2], found)
@@ -138,7 +138,7 @@ def _regression(results: Results) -> list[Block]:
         worst = max(ours / theirs for ours, theirs in zip(fed, without))
         numbers = [f"{fmean(without):.3g}", f"{fmean(fed):.3g}", f"{ratios[case]:.2f}", f"{worst:.2f}"]
         rows.append([rotation, "mixed" if mixed else "alike", f"{step:g}/L", *numbers])
-    with new_figure((5, 3.2), results.scale) as (figure, axis):
+    with new_figure((5, 3.2)) as (figure, axis):
         for index, mixed in enumerate((False, True)):
             known = {step: ratios["none", mixed, step] for step in _STEPS if ("none", mixed, step) in ratios}
             if known:

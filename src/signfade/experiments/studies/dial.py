@@ -236,7 +236,7 @@ def _figures(results: Results) -> list[Block]:
     """Accuracy against bits and rounds in the first cell, and the front of both."""
     costs = {method: _cost(results, _FIRST, method) for method in _methods(_FIRST)}
     styles = label_styles(costs)
-    with new_figure((7.2, 4.6), results.scale, 1, 2, sharey=True) as (curves, (bits, rounds)):
+    with new_figure((7.2, 4.6), 1, 2, sharey=True) as (curves, (bits, rounds)):
         for method, cost in costs.items():
             if (curve := curve_of(cost.found, "accuracy")) is not None:
                 t, mean, deviation = curve
@@ -248,7 +248,7 @@ def _figures(results: Results) -> list[Block]:
         rounds.set(xlabel="round", xlim=(0, 20), ylim=(20, 100), xticks=range(0, 21, 5))
         log_axis(bits.xaxis)
         legend_below(curves, bits, 4)
-    with new_figure((7.2, 4.2), results.scale) as (front, axes):
+    with new_figure((7.2, 4.2)) as (front, axes):
         _draw_front(axes, costs, styles)
         legend_below(front, axes, 4)
     about = f"{_FIRST}, mean over seeds"

@@ -1,4 +1,4 @@
-"""What the figures share: one style per method, bands over seeds, a line that says what is smaller."""
+"""What the figures share: one style per method, panels, bands over seeds."""
 
 from __future__ import annotations
 
@@ -15,46 +15,29 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from signfade.experiments.studies.records import Curve, Record, Scale, curve_of
-from signfade.experiments.style import (
-    MUTED,
-    PLACES,
-    LineStyle,
-    draw_line,
-    figure_style,
-    line_style,
-    named_styles,
-)
+from signfade.experiments.studies.records import Curve, Record, curve_of
+from signfade.experiments.style import PLACES, LineStyle, draw_line, figure_style, line_style, named_styles
 
-__all__ = [
-    "band",
-    "label_styles",
-    "legend_below",
-    "log_axis",
-    "method_style",
-    "new_figure",
-    "note_scale",
-    "points",
-]
+__all__ = ["band", "label_styles", "legend_below", "log_axis", "method_style", "new_figure", "points"]
 __all__ += ["training_panels"]
 
 # The same line in every figure, and in those of other comparisons.
 _PLACES = {"vote": PLACES["signsgd"], "gaussian": PLACES["sbfl"], "rotated": PLACES["rotated-sbfl"]}
-_PLACES |= {"best": PLACES["best"], "laplacian": 4, "signsum": 5, "blmmse": 7}
+_PLACES |= {"best": PLACES["best"], "laplacian": 4, "signsum": 5}
 
 
 def method_style(method: str) -> LineStyle:
-    """Return colour, dashes and marker of a method; the ideal is a bound, in grey, as printed is dotted."""
-    if method == "published":
-        return replace(line_style(_PLACES["gaussian"]), dashes=(1, 1), marker="x")
-    return line_style(_PLACES.get(method, 8), bound=method == "ideal")
+    """Return colour, dashes and marker of a method; the ideal is in grey, as printed is corrected in dots."""
+    name = method.removeprefix("printed-")
+    style = line_style(_PLACES.get(name, 8), bound=name == "ideal")
+    return style if name == method else replace(style, dashes=(1, 1), marker="x")
 
 
 def label_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
     """Return the style of the method that each label names; FedAvg is a bound, in grey.
 
     >>> styles = label_styles(["FedAvg", "EDEN at 0.1 bit", "top-k at 0.03 bit", "mine"])
-    >>> [style.color for style in styles.values()] == [MUTED, *(line_style(i).color for i in (5, 8, 4))]
+    >>> [style.marker for style in styles.values()] == ["", *(line_style(i).marker for i in (5, 8, 4))]
     True
     """
     labels = list(labels)
@@ -66,19 +49,12 @@ def label_styles(labels: Iterable[str]) -> dict[str, LineStyle]:
 
 @contextmanager
 def new_figure(
-    size: tuple[float, float], scale: Scale, rows: int = 1, columns: int = 1, **more: Any
+    size: tuple[float, float], rows: int = 1, columns: int = 1, **more: Any
 ) -> Iterator[tuple[Figure, Any]]:
-    """Give a figure of `size` inches and its panels to draw on; a quick figure says so in its first line."""
+    """Give a figure of `size` inches and its panels to draw on."""
     with figure_style():
         figure = Figure(size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06))
-        note_scale(figure, scale)
         yield figure, figure.subplots(rows, columns, **more)
-
-
-def note_scale(figure: Figure, scale: Scale) -> None:
-    """Write above a figure what is smaller than in the paper."""
-    if scale.words:
-        figure.suptitle(scale.words, color=MUTED, fontsize=8, fontweight="normal", x=0.01, ha="left")
 
 
 def log_axis(axis: Axis, span: float = 1e6) -> None:

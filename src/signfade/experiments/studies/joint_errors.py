@@ -167,7 +167,7 @@ def _table(sweep: str, found: list[dict[str, float]]) -> Table:
 
 
 def _figure(results: Results, data: dict[str, list[dict[str, float]]]) -> Figure:
-    with new_figure((13, 4.8), results.scale, 1, 3, sharey=True) as (figure, axes):
+    with new_figure((13, 4.8), 1, 3, sharey=True) as (figure, axes):
         for panel, (sweep, (axis, title)) in zip(axes, _PANELS.items()):
             x = np.array([point[axis] for point in _SWEEPS[sweep]], dtype=float)
             for rule, (color, label) in _RULES.items():

@@ -211,7 +211,7 @@ def _figure(scale: Scale, found: dict[str, list[Record]]) -> Block:
         (line_style(index, bound=method == "ideal"), _METHODS[method][0], records)
         for index, (method, records) in enumerate(found.items())
     ]
-    with new_figure((8.4, 4.0), scale, 1, 2) as (figure, (accuracy, loss)):
+    with new_figure((8.4, 4.0), 1, 2) as (figure, (accuracy, loss)):
         training_panels(loss, accuracy, shown)
         legend_below(figure, accuracy)
     about = "Accuracy and loss over the rounds, steps tuned alike"

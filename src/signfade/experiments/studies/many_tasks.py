@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, stdev
 from typing import Any
 
-from scipy.special import stdtrit
-
 from signfade.experiments.config import resolve
+from signfade.experiments.intervals import interval_text
 from signfade.experiments.studies.records import (
     Record,
     Records,
@@ -47,19 +44,6 @@ def _wants(section: str, data: str = "digits") -> Callable[[Scale, Records], lis
     ]
 
 
-def interval(values: Sequence[float], digits: int = 1) -> str:
-    """Return mean ± half the 95 % interval over seeds (Student); the mean alone for one value.
-
-    Example:
-        >>> interval([1.0, 2.0, 3.0])
-        '2.0 ± 2.5'
-    """
-    if len(values) < 2:
-        return f"{fmean(values):.{digits}f}"
-    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
-    return f"{fmean(values):.{digits}f} ± {half:.{digits}f}"
-
-
 def _gaps(ours: Sequence[Record], theirs: Sequence[Record]) -> list[float]:
     """The worst group's accuracy of ours less theirs, in points, one per seed that both have."""
     pairs = zip(*shared_seeds(ours, theirs))
@@ -84,9 +68,9 @@ def _groups(data: str) -> Part:
                     name,
                     str(len(records)),
                     f"{exact} of {len(records)}" if name == "clustered" else "",
-                    *(interval([100 * record.summary[key] for record in records]) for key in _KEYS[:2]),
-                    interval(known) if known and name != "groups known" else "",
-                    interval(one) if one and name != "one model" else "",
+                    *(interval_text([100 * record.summary[key] for record in records]) for key in _KEYS[:2]),
+                    interval_text(known) if known and name != "groups known" else "",
+                    interval_text(one) if one and name != "one model" else "",
                 ]
             )
         heads = ["models", "seeds", "groups found exactly", "mean of devices, %", "worst device, %"]
@@ -103,7 +87,7 @@ def _splits(results: Results) -> list[Block]:
         records = results.records.find_all(_runs(results.scale, "splits", name))
         if records:
             kept = sum(record.summary.get("models") == 1 for record in records)
-            accuracy = interval([100 * record.summary["device_mean"] for record in records])
+            accuracy = interval_text([100 * record.summary["device_mean"] for record in records])
             rows.append([name, str(len(records)), str(len(records) - kept), accuracy])
     return [Table(["data", "runs", "runs with a split", "accuracy, %"], rows, name="splits")] if rows else []
 
@@ -113,7 +97,7 @@ def _personal(results: Results) -> list[Block]:
     for name in _DATA["personal"]:
         records = results.records.find_all(_runs(results.scale, "personal", name))
         if records:
-            numbers = [interval([100 * record.summary[key] for record in records]) for key in _KEYS]
+            numbers = [interval_text([100 * record.summary[key] for record in records]) for key in _KEYS]
             rows.append([name, str(len(records)), *numbers])
     heads = ["", "seeds", "mean of devices, %", "worst device, %", "worst tenth, %", "spread, points"]
     return [Table(heads, rows, name="personal")] if rows else []

@@ -358,7 +358,7 @@ def _part(
     def render(results: Results) -> list[Block]:
         data = results.measured.get(name)
         found = _VARIANTS.found(results, switch)
-        with new_figure((3.4 * (panels + 2), 3.6), results.scale, 1, panels + 2) as (figure, axes):
+        with new_figure((3.4 * (panels + 2), 3.6), 1, panels + 2) as (figure, axes):
             if draw is not None and data is not None:
                 draw(axes[:panels], data)
             draw_accuracy(figure, axes[-2], axes[-1], found, loc="outside lower right", ncols=5)

@@ -27,7 +27,7 @@ from signfade.experiments.studies.records import (
     run_name,
     write_text,
 )
-from signfade.experiments.studies.study import Block, Part, Study, update_page, write_markdown
+from signfade.experiments.studies.study import Block, Part, Study, Text, update_page, write_markdown
 from signfade.experiments.training import PlannedRun
 from signfade.settings import RunSettings
 
@@ -35,7 +35,7 @@ __all__ = ["Runner", "estimate_seconds", "plan", "read_folder", "read_folders", 
 
 _KEPT = ["last_accuracy", "best_accuracy", "last_test_loss", "last_train_loss", "median_nmse"]
 _KEPT += ["median_nmse_theory", "median_cosine", "rounds_to_loss_1", "rounds_to_accuracy_09", "uplink_bits"]
-_KEPT += ["payload_bits", "channel_uses", "downlink_bits", "parameters", "seconds", "version"]
+_KEPT += ["payload_bits", "channel_uses", "downlink_bits", "parameters", "devices", "seconds", "version"]
 # Of the last round, where every device is evaluated.
 _DEVICES_KEPT = ["device_mean", "device_min", "device_worst", "device_spread", "models"]
 _DEVICES_KEPT += ["groups_recovered", "group_scores"]
@@ -64,7 +64,14 @@ def read_folder(path: Path) -> Record | None:
     at = [i for i, m in enumerate(metrics) if m.get("test_loss") is not None]  # evaluated
     curve: dict[str, list[float | None]] = {"round": [metrics[i]["round"] for i in at]}
     accuracy, loss = ([m.get(key) for m in metrics] for key in ("test_accuracy", "test_loss"))
-    for name, values in (("accuracy", accuracy), ("train_loss", smooth), ("test_loss", loss)):
+    whole = [m.get("global_train_loss") for m in metrics]
+    curves = (
+        ("accuracy", accuracy),
+        ("train_loss", smooth),
+        ("global_train_loss", whole),
+        ("test_loss", loss),
+    )
+    for name, values in curves:
         if any(values[i] is not None for i in at) and not (name == "test_loss" and "accuracy" in curve):
             curve[name] = [rounded(values[i]) for i in at]
     end = len(metrics) + 1 if lost else None
@@ -111,7 +118,8 @@ def estimate_seconds(runs: Iterable[RunSettings], records: Records) -> float:
     for record in records:
         seconds = record.value("seconds")
         if seconds and record.diverged is None:
-            timed.setdefault(record.name.split("-")[0], []).append(seconds / record.rounds)
+            share = _DEVICES / (record.value("devices") or _DEVICES)
+            timed.setdefault(record.name.split("-")[0], []).append(share * seconds / record.rounds)
     total = 0.0
     for settings in runs:
         known = timed.get(settings.data.name)
@@ -138,17 +146,18 @@ class Runner:
 
     def missing(self, parts: Sequence[Part]) -> list[PlannedRun]:
         """Return the runs that the parts still need, in order. More may follow once these are there."""
-        wants = [want for part in parts for want in part.wants(self.scale, self.records)]
+        wants = [want for part in parts for want in part.needs(self.scale, self.records)]
         return plan(wants, self.records, self.folder / "runs")
 
     def needed(self, part: Part) -> tuple[list[RunSettings], list[RunSettings]]:
         """Return the runs that a part needs, and those of them that are not there yet."""
-        runs = wanted(part.wants(self.scale, self.records))
+        runs = wanted(part.needs(self.scale, self.records))
         return runs, [settings for settings in runs if self.records.find(settings) is None]
 
     def complete(self, part: Part) -> bool:
         """Whether everything the part needs is there."""
-        return (part.measure is None or self.measurement(part) is not None) and not self.needed(part)[1]
+        measured = [one for one in part.members if one.measure is not None]
+        return all(self.measurement(one) is not None for one in measured) and not self.needed(part)[1]
 
     def run(
         self,
@@ -160,16 +169,17 @@ class Runner:
 
         `execute` runs what it is given and returns why runs failed; a run that diverged has not failed.
         """
-        for part in parts:
-            if part.measure is not None and self.measurement(part) is None:
-                data = part.measure(self.scale, note)
-                self._write_measurement(self.folder / "measured", part, data)
         failed: dict[Path, str] = {}
-        while runs := [run for run in self.missing(parts) if run.folder not in failed]:
-            reasons = execute(runs)
-            self.refresh()
-            lost = [run.folder for run in runs if self.records.find(run.settings) is None]
-            failed |= {folder: reasons.get(folder, "the run left no record") for folder in lost}
+        for group in ([part for part in parts if part.early], parts):
+            for one in dict.fromkeys(member for part in group for member in part.members):
+                if one.measure is not None and self.measurement(one) is None:
+                    data = one.measure(one.settle(self.scale, self.records), note)
+                    self._write_measurement(self.folder / "measured", one, data)
+            while runs := [run for run in self.missing(group) if run.folder not in failed]:
+                reasons = execute(runs)
+                self.refresh()
+                lost = [run.folder for run in runs if self.records.find(run.settings) is None]
+                failed |= {folder: reasons.get(folder, "the run left no record") for folder in lost}
         return failed
 
     # -- what parts measure themselves -----------------------------------------------------------------------
@@ -190,7 +200,8 @@ class Runner:
 
     def _scale_of(self, part: Part) -> dict[str, Any]:
         """The fields of the scale that decide what the part measures."""
-        return {name: getattr(self.scale, name) for name in part.depends}
+        scale = part.settle(self.scale, self.records)
+        return {name: getattr(scale, name) for name in part.depends}
 
     def _write_measurement(self, folder: Path, part: Part, data: dict[str, Any]) -> Path:
         text = json.dumps({"scale": self._scale_of(part), "data": data}, separators=(",", ":"))
@@ -200,18 +211,21 @@ class Runner:
 
     def results(self, parts: Sequence[Part]) -> Results:
         """Return what is known about the parts."""
-        found = {part.name: self.measurement(part) for part in parts if part.measure is not None}
+        measured = dict.fromkeys(one for part in parts for one in part.members if one.measure is not None)
+        found = {part.name: self.measurement(part) for part in measured}
         return Results(
             self.scale, self.records, {name: data for name, data in found.items() if data is not None}
         )
 
     def _page(self, study: Study, parts: Sequence[Part], folder: Path) -> Path:
         results = self.results(study.parts)
-        opening = study.opening(self.scale)
-        if self.scale.words:
-            opening.insert(1, f"**{self.scale.words[0].upper()}{self.scale.words[1:]}.**")
-        sections = {f"{part.title} ({part.place})": part.render(results) for part in parts}
-        return write_markdown(study.title, opening, sections, folder / f"{study.page}.md")
+        found = {part: part.render(results) for part in parts}
+        sections = {f"{part.title} ({part.place})": blocks for part, blocks in found.items() if blocks}
+        absent = [part for part, blocks in found.items() if not blocks]
+        if absent:
+            lines = [f"- {part.title} ({part.place}): `signfade reproduce {part.name}`" for part in absent]
+            sections["Not run yet"] = [Text("\n".join(lines))]
+        return write_markdown(study.title, study.opening(results), sections, folder / f"{study.page}.md")
 
     def write(self, studies: Sequence[Study], parts: Sequence[Part]) -> list[Path]:
         """Write one page per study about its parts among `parts`, and the records; return their paths."""
@@ -233,7 +247,7 @@ class Runner:
             if blocks and (self.docs / study.host).exists():
                 written += update_page(self.docs / study.host, blocks)
         parts = [part for study in studies for part in study.parts]
-        wants = [want.settings for part in parts for want in part.wants(self.scale, self.records)]
+        wants = [want.settings for part in parts for want in part.needs(self.scale, self.records)]
         found = [record for settings in wants if (record := self.records.whole(settings)) is not None]
         used = {record.name: record for record in found}  # a run answers more than one want
         written.append(self.records.write(data / "runs.json", used.values()))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from signfade.experiments.folder import FolderError, why
-from signfade.experiments.studies.records import Missing, Records, Results, Scale, Want, write_text
-from signfade.experiments.style import save_figure
+from signfade.experiments.studies.records import Missing, Records, Results, Scale, Want, run_name, write_text
+from signfade.experiments.style import MUTED, save_figure
 
 __all__ = ["MISSING", "Block", "Measure", "Part", "Picture", "Study", "Table", "Text", "picture_or_missing"]
 __all__ += ["update_page", "write_markdown"]
@@ -82,13 +82,56 @@ class Part:
     depends: tuple[str, ...] = ()  # the fields of the scale that decide what is measured
     cost: float = 0.0  # seconds that measuring takes on one core at full size
     partial: bool = False  # whether a page shows it before all runs are done: its tables say how many are
+    early: bool = False  # whether other parts depend on what it finds: its runs come before all of theirs
+    settle: Callable[[Scale, Records], Scale] = lambda scale, records: scale  # with what others found
+    also: tuple[Part, ...] = ()  # whose runs and measurements it shows, too
+
+    @property
+    def members(self) -> list[Part]:
+        """The part and those it shows, each once."""
+        return list(dict.fromkeys([self, *(one for part in self.also for one in part.members)]))
+
+    def needs(self, scale: Scale, records: Records) -> list[Want]:
+        """Return the runs it needs, those of the parts that it shows included."""
+        return [want for one in self.members for want in one.wants(one.settle(scale, records), records)]
 
     def render(self, results: Results) -> list[Block]:
-        """Return the blocks of its section, from what is finished; what is missing is shown as missing."""
+        """Return the blocks of its section from what is finished, none if there is nothing to show.
+
+        At quick scale they start with what was really run, which every figure repeats.
+        """
+        settled = replace(results, scale=self.settle(results.scale, results.records))
         try:
-            return self.blocks(results) or [MISSING]
+            blocks = self.blocks(settled)
         except Missing:
-            return [MISSING]
+            return []
+        if not results.scale.quick or not blocks:
+            return blocks
+        words = self.stamp(settled)
+        for block in blocks:
+            if isinstance(block, Picture):
+                note: Any = {"color": MUTED, "fontsize": 8, "fontweight": "normal", "x": 0.01, "ha": "left"}
+                block.figure.suptitle(words, **note)
+        return [Text(f"**{words}**"), *blocks]
+
+    def stamp(self, results: Results) -> str:
+        """Return in words what it shows that is finished, and how large that was."""
+        wants = [want.settings for want in self.needs(results.scale, results.records)]
+        there = {run_name(run): run for run in wants if results.records.find(run) is not None}
+        runs = there.values()
+        said = [f"{len(runs)} of {len(set(map(run_name, wants)))} runs"] if wants else []
+        if runs:
+            said += sorted({run.data.name for run in runs})
+            for unit, sizes in (
+                ("rounds", {run.rounds for run in runs}),
+                ("devices", {run.data.devices for run in runs}),
+            ):
+                said.append(f"{' to '.join(map(str, dict.fromkeys((min(sizes), max(sizes)))))} {unit}")
+            seeds = len({run.seed for run in runs})
+            said.append(f"{seeds} seed{'s' * (seeds != 1)}")
+        measured = [part for part in self.members if part.measure is not None]
+        said += [f"{name} {getattr(results.scale, name)}" for part in measured for name in part.depends]
+        return f"quick: {', '.join(said)}; not to be compared with the docs"
 
 
 @dataclass(frozen=True)
@@ -99,7 +142,8 @@ class Study:
     title: str
     page: str  # name of the page that is written, without suffix
     parts: tuple[Part, ...]
-    opening: Callable[[Scale], list[str]] = lambda scale: []  # paragraphs at the start of the page
+    # Paragraphs at the start of the page.
+    opening: Callable[[Results], list[str]] = lambda results: []
     host: str = ""  # a hand-written page of the docs in which finished tables and figures are replaced
 
 

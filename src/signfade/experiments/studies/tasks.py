@@ -101,7 +101,7 @@ def _reads(task: str) -> bool:
 
 def _figure(results: Results) -> list[Block]:
     begun = [task for task in _TASKS if _table(results, task)] or _TASKS[:1]
-    with new_figure((9.6, 3.6), results.scale, columns=len(begun)) as (figure, panels):
+    with new_figure((9.6, 3.6), columns=len(begun)) as (figure, panels):
         for task, axes in zip(begun, np.ravel(panels)):
             shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_BANDWIDTHS)))]
             styles = label_styles(name for name, _ in shown)

@@ -1,226 +1,233 @@
-"""What the paper says in words, each claim with our number: held or not at the calibrated budget."""
+"""What the paper says in words, each claim with our number and its 95 % interval over seeds, and the verdict.
+
+A claim is tested in one way or more, each a paired difference over the seeds that both methods share. It is
+held if every interval says so (`rules.toml`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from statistics import mean, stdev
-from typing import Literal, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from statistics import fmean, mean, stdev
 
-import numpy as np
-
+from signfade.experiments.intervals import jackknife, mean_interval
 from signfade.experiments.studies.paper.cells import (
-    COLUMNS,
+    KINDS,
+    METHODS,
     OPTIMUM,
     PAIRS,
+    RULES,
     SIGNSGD,
     Column,
+    Group,
     Pair,
-    at_bits,
-    best_cells,
+    best_cell,
     cell,
     chosen,
+    find_column,
     floors,
     pair_text,
-    part_below,
-    rounds_to,
 )
+from signfade.experiments.studies.paper.gradients import FIG_PRIORS
+from signfade.experiments.studies.paper.judging import (
+    Finding,
+    Test,
+    factor_text,
+    judge,
+    paired,
+    points_text,
+    sbfl,
+)
+from signfade.experiments.studies.paper.point import settle
 from signfade.experiments.studies.paper.printed import majority_rounds, read_paper, words_of
-from signfade.experiments.studies.records import Missing, Record, Results, accuracies, curve_of, shared_seeds
+from signfade.experiments.studies.paper.quantisation import FIG_QUANTISATION, PRIORS, change
+from signfade.experiments.studies.paper.regression import FIG_REGRESSION
+from signfade.experiments.studies.paper.tables import (
+    TABLE_ACCURACY,
+    accuracy_verdicts,
+    agreement,
+    rounds_verdicts,
+)
+from signfade.experiments.studies.records import Missing, Record, Results, shared_seeds, tail_mean
 from signfade.experiments.studies.study import Block, Part, Table, Text
 
-__all__ = ["CLAIMS", "Finding", "findings"]
+__all__ = ["CLAIMS", "findings"]
 
-Word = Literal["held", "in part", "not held", "missing"]
-PAIR: Pair = (1e-3, 0.9)  # of which the paper's sentences speak
+_RULE = RULES["claim"]
+_PAIR: Pair = tuple(_RULE["pair"])
 
-
-class Finding(NamedTuple):
-    """Our side of a claim: the verdict, and the numbers."""
-
-    word: Word
-    words: str
+# -- Tables I and II -----------------------------------------------------------------------------------------
 
 
-def _known(value: float | None) -> float:
-    if value is None:
+def _accuracy(record: Record) -> float:
+    if record.accuracy is None:
         raise Missing
-    return value
+    return record.accuracy
 
 
-def _word(tests: Iterable[bool]) -> Word:
-    """A claim is tested in more than one way: it may hold in all, in some, in none."""
-    found = list(tests)
-    return "held" if all(found) else "in part" if any(found) else "not held"
+def _rounds_of(record: Record) -> float:
+    """Rounds to 0.9; never counts as the length of the run, the least it can be."""
+    return record.value("rounds_to_accuracy_09") or record.rounds
 
 
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", "−")
+def _rounds_text(records: Sequence[Record]) -> str:
+    known = majority_rounds([record.value("rounds_to_accuracy_09") for record in records])
+    return f"{mean(known):.0f}" if known else "never"
 
 
-def _column(head: str, quantity: str = "Full") -> Column:
-    (column,) = (one for one in COLUMNS if (one.head, one.quantity) == (head, quantity))
-    return column
+def _log_rounds(record: Record) -> float:
+    return math.log(_rounds_of(record))
 
 
-def _best(results: Results, head: str, quantity: str) -> list[Record]:
-    """Records of a column's best cell, none until it is settled."""
-    for column, _, settled, records in best_cells(results, quantity):
-        if column.head == head and settled:
-            return records
-    return []
-
-
-def _gain(ours: list[Record], theirs: list[Record], *, late: bool = False) -> float:
-    """Difference of mean accuracies over common seeds, at the end or over the last ten evaluations."""
-    pair = shared_seeds(ours, theirs)
-    values = [[one.late_accuracy() for one in records] if late else accuracies(records) for records in pair]
-    return _known(mean(values[0]) - mean(values[1]) if all(values) else None)
-
-
-def _best_gain(results: Results, head: str, quantity: str, late: bool = False) -> float:
-    return _gain(_best(results, head, quantity), _best(results, "signsgd", quantity), late=late)
-
-
-def _pair_gain(results: Results, head: str, quantity: str, pair: Pair) -> float:
-    """The gain at one pair, missing until both cells have all their seeds."""
-    cells = [cell(results, _column(name, quantity), pair) for name in (head, "signsgd")]
-    return _known(_gain(*cells) if min(map(len, cells)) >= results.scale.seeds else None)
-
-
-def _needed(results: Results, head: str, pair: Pair) -> float:
-    """Rounds to 0.9 in a cell; infinite if most of its seeds never get there."""
-    values = rounds_to(cell(results, _column(head), pair), "TA")
-    if len(values) < results.scale.seeds:
+def _fastest(results: Results, column: Column) -> list[Record]:
+    """The records of the pair with which a method is fastest on average."""
+    cells = [found for pair in PAIRS if (found := cell(results, column, pair))]
+    if not cells:
         raise Missing
-    reached = majority_rounds(values)
-    return mean(reached) if reached else np.inf
+    return min(cells, key=lambda records: mean(map(_rounds_of, records)))
 
 
-def _both_ways(
-    results: Results, heads: dict[str, str], test: Callable[[float, float], bool], factor: bool = False
-) -> Finding:
-    """Compare the rounds of two columns at the paper's pair, and each with the pair that suits it best."""
-    tests, parts = [], []
-    for start, pairs in ((f"at {pair_text(PAIR)}", [PAIR]), ("each at its fastest pair", PAIRS)):
-        one, other = (min(_needed(results, head, pair) for pair in pairs) for head in heads)
-        tests.append(test(one, other))
-        rounds = ["never" if np.isinf(value) else f"{value:.0f}" for value in (one, other)]
-        words = ", ".join(f"{name} {value}" for name, value in zip(heads.values(), rounds))
-        ratio = f" (a factor of {one / other:.1f})" if factor and "never" not in rounds else ""
-        parts.append(f"{start}: {words}{ratio}")
-    return Finding(_word(tests), f"rounds to 0.9 {'; '.join(parts)}")
+def _slower(results: Results, names: tuple[str, str], factor: float) -> Finding:
+    """Whether the first method needs `factor` times the rounds of the second, or more."""
+    columns, tests = [find_column(name) for name in names], []
+    ways = [("at " + pair_text(_PAIR), [cell(results, column, _PAIR) for column in columns])]
+    ways.append(("each at its fastest pair", [_fastest(results, column) for column in columns]))
+    for start, (slow, fast) in ways:
+        ratio = paired(_log_rounds, slow, fast)
+        texts = map(_rounds_text, (slow, fast))
+        rounds = ", ".join(f"{column.label} {text}" for column, text in zip(columns, texts))
+        tests.append(
+            Test(ratio.above(math.log(factor)), f"{start}: {rounds}, a factor of {factor_text(ratio)}")
+        )
+    return judge(tests, "rounds to 0.9 ")
 
 
-def _rounds(results: Results) -> Finding:
-    heads = {"signsgd": "signSGD", "gaussian": "SBFL"}
-    return _both_ways(results, heads, lambda theirs, ours: 4 * ours <= theirs and ours < np.inf, factor=True)
+def _rounds(results: Results, form: Group) -> Finding:
+    return _slower(results, ("vote", sbfl(form)), _RULE["factor"])
 
 
-def _prior(results: Results) -> Finding:
-    heads = {"laplacian": "Laplacian", "gaussian": "Gaussian"}
-    return _both_ways(results, heads, lambda laplacian, gaussian: laplacian > gaussian)
+def _prior(results: Results, form: Group) -> Finding:
+    return _slower(results, (sbfl(form, "laplacian"), sbfl(form)), 1.0)
 
 
-def _points(head: str) -> Callable[[Results], Finding]:
-    def find(results: Results) -> Finding:
-        claim = _known(read_paper().claims[head].number)
-        alike, best = _pair_gain(results, head, "Full", PAIR), _best_gain(results, head, "Full")
-        words = f"{_signed(alike)} points at {pair_text(PAIR)}; {_signed(best)}, best cell against best cell"
-        return Finding(_word(gain >= claim - 0.015 for gain in (alike, best)), words)
-
-    return find
-
-
-def _downlink(results: Results) -> Finding:
-    tests, parts = [], []
-    for head in ("gaussian", "laplacian"):
-        words = []
-        for many in (False, True):
-            full, compressed = (_best_gain(results, head, quantity, many) for quantity in ("Full", "DC"))
-            tests.append(compressed > full)
-            words.append(f"{_signed(full)} points with full downlink and {_signed(compressed)} with DC")
-        last, late = f"{words[0]} in the last round", f"{words[1]} over the last ten evaluations"
-        parts.append(f"{head.capitalize()}: {last}, {late}")
-    end = "(best cells; signSGD's are the same runs, its vote is one bit)"
-    return Finding(_word(tests), f"{'; '.join(parts)} {end}")
+def _gain(prior: str, results: Results, form: Group) -> Finding:
+    number = read_paper().claims[prior].number
+    assert number is not None
+    columns = [find_column(name) for name in (sbfl(form, prior), "vote")]
+    alike = paired(_accuracy, *(cell(results, column, _PAIR) for column in columns))
+    best = paired(_accuracy, *(best_cell(results, column)[1] for column in columns))
+    ways = {f"at {pair_text(_PAIR)}": alike, "best cell against best cell": best}
+    level = number - _RULE["points"]
+    return judge(Test(gain.above(level), f"{name}: {points_text(gain)}") for name, gain in ways.items())
 
 
-def _compressed(results: Results) -> Finding:
-    tests, parts = [], []
-    for head in ("gaussian", "laplacian"):
-        gains = [_pair_gain(results, head, "DC", pair) for pair in PAIRS]
-        wins = [gain > 0 for gain in gains]
-        tests += wins
-        won, by = f"{sum(wins)} of {len(wins)} pairs", ", ".join(map(_signed, gains))
-        parts.append(f"{head.capitalize()} ends above signSGD in {won} ({by} points)")
-    order = ", ".join(map(pair_text, PAIRS))
-    return Finding(_word(tests), f"{'; '.join(parts)}; in the order {order}")
-
-
-def _quantisation(results: Results) -> Finding:
-    tests, parts = [], []
-    for prior in ("gaussian", "laplacian"):
-        both = shared_seeds(at_bits(results, prior, 4), at_bits(results, prior, None))
-        coarse, exact = map(accuracies, both)
-        if not coarse:
+def _downlink(results: Results, form: Group) -> Finding:
+    tests = []
+    values: dict[str, Callable[[Record], float]] = {
+        "in the last round": _accuracy,
+        "over the last ten evaluations": lambda one: one.late_accuracy(),
+    }
+    for prior, (when, value) in product(("gaussian", "laplacian"), values.items()):
+        gains = []
+        for quantity in ("DC", "Full"):
+            columns = (find_column(name, quantity) for name in (sbfl(form, prior), "vote"))
+            pairs = zip(*shared_seeds(*(best_cell(results, column)[1] for column in columns)))
+            gains.append({one.seed: value(one) - value(other) for one, other in pairs})
+        more = [gains[0][seed] - gains[1][seed] for seed in sorted(set(gains[0]) & set(gains[1]))]
+        if not more:
             raise Missing
-        changes = [ours - theirs for ours, theirs in zip(coarse, exact)]
-        change, spread = mean(changes), stdev(changes) if len(changes) > 1 else 0.0
-        tests.append(abs(change) <= 0.01)
-        parts.append(f"{prior.capitalize()} {_signed(change)} ± {100 * spread:.1f} points")
-    start = f"4 bits against float, seed by seed, after {results.scale.figure_rounds} rounds"
-    return Finding(_word(tests), f"{start}: {', '.join(parts)}")
+        gain = mean_interval(more)
+        tests.append(Test(gain.above(0), f"{prior.capitalize()}, {when}: {points_text(gain)}"))
+    return judge(tests, "gain with DC less gain without, best cells. ")
 
 
-def _variance(results: Results) -> Finding:
-    names = {"signsgd": "signSGD", "gaussian": "Gaussian", "laplacian": "Laplacian"}
-    last, all_rounds = {}, {}
-    for head in names:
-        records = _best(results, head, "Full")
-        curve = curve_of(records, "accuracy")
-        if len(records) < 3 or curve is None:
-            raise Missing
-        last[head], all_rounds[head] = stdev(accuracies(records)), float(curve[2].mean())
-    tests, parts = [], []
-    for when, spreads in (("in the last round", last), ("mean over all rounds", all_rounds)):
-        tests += [spreads[head] < spreads["signsgd"] for head in ("gaussian", "laplacian")]
-        parts.append(f"{when}: {', '.join(f'{names[h]} {100 * v:.1f}' for h, v in spreads.items())}")
-    start = "deviation of the accuracy over seeds in points, best cells"
-    return Finding(_word(tests), f"{start}, {'; '.join(parts)}")
-
-
-def _reductions(results: Results, kind: str) -> list[float]:
-    """By which part SBFL's excess loss is below signSGD's: as a vote, and as a sum of signs."""
-    return [_known(part_below(results, "gaussian", kind, reading)) for reading in SIGNSGD]
-
-
-def _below_text(reductions: list[float]) -> str:
-    words = [f"{100 * abs(part):.0f} % {'below' if part >= 0 else 'above'}" for part in reductions]
-    return f"{words[0]} the vote, {words[1]} the sum of signs"
-
-
-def _raw(reductions: list[float], ours: float) -> list[float]:
-    """Reductions of the loss itself, from those of its excess over the optimum."""
-    theirs = [ours / (1 - part) for part in reductions]
-    return [(other - ours) / (OPTIMUM + other) for other in theirs]
-
-
-def _homogeneous(results: Results) -> Finding:
-    found, claim = _reductions(results, "homogeneous"), _known(read_paper().claims["homogeneous"].number)
-    ours = mean(floors(chosen(results, "gaussian", "homogeneous")[1]))
+def _compressed(results: Results, form: Group) -> Finding:
+    gains = {}
+    for prior, pair in product(("gaussian", "laplacian"), PAIRS):
+        columns = (find_column(sbfl(form, prior), "DC"), find_column("vote", "DC"))
+        name = f"{prior.capitalize()}, {pair_text(pair)}"
+        gains[name] = paired(_accuracy, *(cell(results, column, pair) for column in columns))
+    tests = [Test(gain.above(0), "") for gain in gains.values()]
+    above, below, unclear = (sum(test.holds is way for test in tests) for way in (True, False, None))
+    ends = [pick(gains, key=lambda name: gains[name].mean) for pick in (min, max)]
+    span = " to ".join(f"{points_text(gains[name])} ({name})" for name in ends)
     words = (
-        f"excess loss {_below_text(found)}, both with their best steps. The loss itself (ours: {ours:.3g} "
-        "above the optimum) cannot be compared: with labels independent of the data the optimum is far "
-        f"above 0.009, about {OPTIMUM:g}; with it counted in, the reductions are "
-        f"{' and '.join(f'{100 * part:.0f} %' for part in _raw(found, ours))}"
+        f"of {len(tests)} cells SBFL is above in {above}, below in {below}, unclear in {unclear}; from {span}"
     )
-    return Finding(_word(part >= claim - 0.1 for part in found), words)
+    return Finding(judge(tests).word, words)
 
 
-def _heterogeneous(results: Results) -> Finding:
-    even, uneven = _reductions(results, "homogeneous"), _reductions(results, "heterogeneous")
-    words = f"{_below_text(uneven)}; homogeneous: {_below_text(even)}"
-    return Finding(_word(more > less for more, less in zip(uneven, even)), words)
+def _variance(results: Results, form: Group) -> Finding:
+    tests = []
+    for prior in ("gaussian", "laplacian"):
+        cells = [best_cell(results, find_column(name))[1] for name in (sbfl(form, prior), "vote")]
+        pairs = list(zip(*shared_seeds(*cells)))
+        if len(pairs) < 3:
+            raise Missing
+        rounds = set.intersection(*(set(one.points("accuracy")) for pair in pairs for one in pair))
+        for when, shown in (("in the last round", [max(rounds)]), ("mean over all rounds", sorted(rounds))):
+            less = jackknife(partial(_less_spread, rounds=shown), pairs)
+            tests.append(Test(less.above(0), f"{prior.capitalize()}, {when}: {points_text(less)}"))
+    return judge(tests, "deviation over seeds of signSGD less that of SBFL, best cells. ")
+
+
+def _less_spread(pairs: Sequence[tuple[Record, ...]], rounds: Sequence[float]) -> float:
+    ours, theirs = ([record.points("accuracy") for record in records] for records in zip(*pairs))
+    return fmean(stdev(c[t] for c in theirs) - stdev(c[t] for c in ours) for t in rounds)
+
+
+# -- Figs. 3, 4 and 6 ----------------------------------------------------------------------------------------
+
+
+def _quantisation(results: Results, form: Group) -> Finding:
+    if form != "printed":
+        raise Missing
+    tests = []
+    for method, kind in product(PRIORS, (None, *KINDS)):
+        found = change(results, method, 4, kind)
+        size = _RULE["four_bits" if kind is None else "four_bits_loss"]
+        text = points_text(found) if kind is None else found.text(1, 100, " % of the excess loss")
+        tests.append(
+            Test(found.within(size), f"{kind or results.scale.data}, {METHODS[method].label}: {text}")
+        )
+    return judge(tests, "4 bits against float. ")
+
+
+def _log_ratio(results: Results, method: str, kind: str, reading: str) -> dict[int, float]:
+    """Logarithm of a method's excess loss over signSGD's with its best step, by seed."""
+    pairs = zip(*shared_seeds(chosen(results, method, kind)[1], chosen(results, reading, kind)[1]))
+    ends = {one.seed: [tail_mean(record, "test_loss") for record in (one, other)] for one, other in pairs}
+    found = {seed: math.log(a / b) for seed, (a, b) in ends.items() if a is not None and b is not None}
+    if not found:
+        raise Missing
+    return found
+
+
+def _homogeneous(results: Results, form: Group) -> Finding:
+    number = read_paper().claims["homogeneous"].number
+    assert number is not None
+    tests = []
+    for reading in SIGNSGD:
+        logs = mean_interval([*_log_ratio(results, sbfl(form), "homogeneous", reading).values()])
+        below = logs.through(lambda value: 1 - math.exp(value))
+        text = f"{below.text(0, 100, ' %', sign='')} below the {METHODS[reading].label.partition(', ')[2]}"
+        tests.append(Test(below.above(number - _RULE["part"]), text))
+    ours = mean(floors(chosen(results, sbfl(form), "homogeneous")[1]))
+    end = words_of("claims", "loss", ours=ours, optimum=OPTIMUM)
+    word, words = judge(tests, "excess loss, each with its best step: ")
+    return Finding(word, f"{words}. {end}")
+
+
+def _heterogeneous(results: Results, form: Group) -> Finding:
+    tests = []
+    for reading in SIGNSGD:
+        even, uneven = (_log_ratio(results, sbfl(form), kind, reading) for kind in KINDS)
+        more = mean_interval([even[seed] - uneven[seed] for seed in even if seed in uneven])
+        name = METHODS[reading].label.partition(", ")[2]
+        tests.append(Test(more.above(0), f"against the {name} by a factor of {factor_text(more)}"))
+    return judge(tests, "the ratio of excess losses is better with heterogeneous devices ")
 
 
 def _gradients(results: Results, kind: str) -> dict[tuple[int, int], dict[str, float]]:
@@ -234,35 +241,30 @@ def _gradients(results: Results, kind: str) -> dict[tuple[int, int], dict[str, f
     return found
 
 
-def _zero_mean(results: Results) -> Finding:
+def _zero_mean(results: Results, form: Group) -> Finding:
+    if form != "corrected":
+        raise Missing
     kind = results.scale.data
-    ratios = [abs(sample["mean"]) / sample["std"] for sample in _gradients(results, kind).values()]
-    words = (
-        f"{kind}: at most {max(ratios):.3f} of the deviation over rounds and users, "
-        f"{100 * max(ratios) ** 2:.1f} % of the energy; the regression's 300 elements are too few to tell"
-    )
-    return Finding(_word([max(ratios) < 0.1]), words)
+    ratio = max(abs(sample["mean"]) / sample["std"] for sample in _gradients(results, kind).values())
+    return judge([Test(ratio < _RULE["mean"], words_of("claims", "mean", kind=kind, ratio=ratio))])
 
 
-def _trend(kind: str, rises: bool) -> Callable[[Results], Finding]:
-    def find(results: Results) -> Finding:
-        samples = _gradients(results, "regression" if kind == "regression" else results.scale.data)
-        first, *later = sorted({t for t, _ in samples})
-        users = [u for t, u in samples if t == first]
-        ratios = {t: [(samples[t, u]["std"] / samples[first, u]["std"]) ** 2 for u in users] for t in later}
-        parts = "; ".join(f"round {t}: {', '.join(f'{x:.3g}' for x in ratios[t])}" for t in later)
-        return Finding(
-            _word((ratio > 1) == rises for ratio in ratios[later[-1]]),
-            f"variance over that in round {first}, {len(users)} users: {parts}",
-        )
-
-    return find
+def _trend(rises: bool, results: Results, form: Group) -> Finding:
+    if form != "corrected":
+        raise Missing
+    samples = _gradients(results, results.scale.data if rises else "regression")
+    first, *later = sorted({t for t, _ in samples})
+    users = [u for t, u in samples if t == first]
+    ratios = {t: [(samples[t, u]["std"] / samples[first, u]["std"]) ** 2 for u in users] for t in later}
+    parts = "; ".join(f"round {t}: {', '.join(f'{x:.3g}' for x in ratios[t])}" for t in later)
+    tests = [Test((ratio > 1) == rises, "") for ratio in ratios[later[-1]]]
+    return Finding(judge(tests).word, f"variance over that in round {first}, {len(users)} users: {parts}")
 
 
-_FIND: dict[str, Callable[[Results], Finding]] = {
+_FIND: dict[str, Callable[[Results, Group], Finding]] = {
     "rounds": _rounds,
-    "gaussian": _points("gaussian"),
-    "laplacian": _points("laplacian"),
+    "gaussian": partial(_gain, "gaussian"),
+    "laplacian": partial(_gain, "laplacian"),
     "prior": _prior,
     "downlink": _downlink,
     "compressed": _compressed,
@@ -271,28 +273,56 @@ _FIND: dict[str, Callable[[Results], Finding]] = {
     "homogeneous": _homogeneous,
     "heterogeneous": _heterogeneous,
     "zero_mean": _zero_mean,
-    "shrinking": _trend("regression", rises=False),
-    "growing": _trend("images", rises=True),
+    "shrinking": partial(_trend, False),
+    "growing": partial(_trend, True),
 }
 
 
-def findings(results: Results) -> dict[str, Finding]:
-    """Return our side of every claim in the paper's file, by its name."""
+def findings(results: Results, form: Group = "printed") -> dict[str, Finding]:
+    """Return our side of every claim that has runs, by its name, for one of the two algorithms."""
     found = {}
     for name in read_paper().claims:
         try:
-            found[name] = _FIND[name](results)
+            found[name] = _FIND[name](results, form)
         except Missing:
-            found[name] = Finding("missing", "not finished")
+            continue
     return found
 
 
 def _render(results: Results) -> list[Block]:
+    forms: tuple[Group, ...] = ("printed", "corrected")
+    found = {form: findings(results, form) for form in forms}
+    if not any(found.values()):
+        raise Missing
     rows = []
-    for claim, found in zip(read_paper().claims.values(), findings(results).values()):
+    for name, claim in read_paper().claims.items():
         text = claim.text if claim.contradiction is None else f"{claim.text} (but {claim.contradiction})"
-        rows.append([text, claim.place, found.words, results.verdict(found.word)])
-    return [Text(words_of("claims")), Table(["the paper says", "where", "we find", "verdict"], rows)]
+        start = [text, claim.paper]
+        for form in (form for form in forms if name in found[form]):
+            verdict = results.verdict(found[form][name].word)
+            rows.append([*start, found[form][name].words, form, f"**{verdict}**"])
+            start = ["", ""]  # one claim, two algorithms
+        if start[0]:
+            rows.append([*start, "too few runs yet", "", ""])
+    for table, verdicts in (("I", rounds_verdicts), ("II", accuracy_verdicts)):
+        text = f"Table {table}, [cell by cell](tables.md)"
+        for form in forms if not results.scale.quick else ():
+            words = agreement(results, verdicts, form)
+            if words:
+                agree = verdicts(results, form).count("agrees")
+                rows.append(
+                    [text, f"{len(verdicts(results, form))} cells", words, form, f"**{agree} agree**"]
+                )
+                text = ""
+    heads = ["the paper says", "paper", "ours (95 % interval)", "algorithm", "verdict"]
+    return [Text(words_of("claims")), Table(heads, rows)]
 
 
-CLAIMS = Part("claims", "What the paper claims", "Section VI", _render)
+CLAIMS = Part(
+    "claims",
+    "What the paper claims",
+    "Section VI",
+    _render,
+    settle=settle,
+    also=(TABLE_ACCURACY, FIG_QUANTISATION, FIG_REGRESSION, FIG_PRIORS),
+)

@@ -141,7 +141,7 @@ def _draw_theory(ax: Axes, x: np.ndarray, y: Any, style: LineStyle, name: str) -
 def _render(results: Results) -> list[Block]:
     data = results.measurement("fig-mse")
     grid = np.linspace(_SNRS_DB[0], _SNRS_DB[-1], 101)
-    with new_figure((9.6, 4.8), results.scale, 1, 2) as (figure, (left, right)):
+    with new_figure((9.6, 4.8), 1, 2) as (figure, (left, right)):
         for style, (name, (rule, form)) in zip(_styles(_SINGLE), _SINGLE.items()):
             _draw_theory(left, grid, theory.mse(rule, 10 ** (grid / 10), form=form), style, name)
             above = 3 if name == "SBFL" else 2  # the least error is not to be covered

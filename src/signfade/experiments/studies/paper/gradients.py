@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from signfade.data import Split, count_classes, load, plot_split, split
 from signfade.device import rotate
 from signfade.experiments.figures import cell_map
-from signfade.experiments.studies.drawing import log_axis, new_figure, note_scale
+from signfade.experiments.studies.drawing import log_axis, new_figure
 from signfade.experiments.studies.paper.cells import regression, training
+from signfade.experiments.studies.paper.point import settle
 from signfade.experiments.studies.paper.printed import words_of
 from signfade.experiments.studies.records import Results, Scale, rounded
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
@@ -126,7 +127,7 @@ def _panel(ax: Axes, samples: dict[str, dict[str, Any]], title: str) -> None:
 def _figure(results: Results, samples: dict[str, Any], kind: str) -> Picture:
     pairs = [tuple(map(int, key.split(","))) for key in samples]
     rounds, users = (sorted(set(numbers)) for numbers in zip(*pairs))
-    with new_figure((8.4, 6.0), results.scale, 2, 2, sharex=True, sharey=True) as (figure, panels):
+    with new_figure((8.4, 6.0), 2, 2, sharex=True, sharey=True) as (figure, panels):
         for (left, right), (how, name) in zip(panels, (("raw", "as they are"), ("rotated", "rotated"))):
             over_rounds = {f"round {t}": samples[f"{t},{users[0]}"][how] for t in rounds}
             over_users = {f"user {u}": samples[f"{rounds[-1]},{u}"][how] for u in users}
@@ -168,8 +169,9 @@ FIG_PRIORS = Part(
     "Fig. 3",
     _priors,
     measure=_measure,
-    depends=("name", "data", "bandwidth_hz"),
+    depends=("name", "data", "devices", "bandwidth_hz"),
     cost=120.0,
+    settle=settle,
 )
 
 # -- Fig. 2 --------------------------------------------------------------------------------------------------
@@ -200,8 +202,6 @@ def _setup(results: Results) -> list[Block]:
     labels = np.repeat(np.tile(np.arange(classes), devices), counts.ravel())
     ends = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
     holdings = plot_split(labels, Split(np.arange(len(labels)), ends), classes)
-    for figure in (places, holdings):
-        note_scale(figure, results.scale)
     snr = np.array(data["snr_db"])
     words = words_of("fig-setup", devices=devices, low=snr.min(), high=snr.max(), middle=np.median(snr))
     return [
@@ -217,6 +217,7 @@ FIG_SETUP = Part(
     "Fig. 2",
     _setup,
     measure=_measure_setup,
-    depends=("data", "bandwidth_hz"),
+    depends=("data", "devices", "bandwidth_hz"),
     cost=5.0,
+    settle=settle,
 )

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from signfade.experiments.studies.records import Scale, read_toml
 
 __all__ = ["CellKey", "Claim", "Paper", "PaperTable", "Verdict", "compare_accuracy", "compare_rounds"]
-__all__ += ["count_verdicts", "majority_rounds", "opening", "read_paper", "words_of"]
+__all__ += ["count_verdicts", "majority_rounds", "read_paper", "words_of"]
 
 CellKey = tuple[float, float, str, str]  # step, momentum, column, quantity
 
@@ -33,9 +33,10 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper's text, with its number if it has one, and what else in the paper denies it."""
+    """A sentence of the paper's text, its point in short, its number if any, and what else denies it."""
 
     place: str
+    paper: str
     text: str
     number: float | None
     contradiction: str | None
@@ -73,7 +74,9 @@ def read_paper() -> Paper:
     """
     tree = read_toml("paper/paper.toml")
     claims = {
-        name: Claim(claim["place"], claim["text"], claim.get("number"), claim.get("contradiction"))
+        name: Claim(
+            claim["place"], claim["paper"], claim["text"], claim.get("number"), claim.get("contradiction")
+        )
         for name, claim in tree["claims"].items()
     }
     contradictions = {
@@ -86,25 +89,17 @@ def read_paper() -> Paper:
 def words_of(part: str, key: str = "text", scale: Scale | None = None, **values: Any) -> str:
     """Return a sentence of a part with the fields of the scale and `values` filled in.
 
-    >>> words_of("table-rounds", "TA", Scale(every=20))
-    'We evaluate every 20 rounds, so ours are rounded up to a multiple of 20.'
+    >>> words_of("table-rounds", "TA ours", Scale(every=20))
+    '**TA, ours**: rounds to test accuracy 0.9, evaluated every 20 rounds'
     """
-    return str(read_toml("paper/words.toml")[part][key]).format(**(vars(scale or Scale()) | values))
+    values = vars(scale or Scale()) | {"rules": read_toml("paper/rules.toml")} | values
+    return str(read_toml("paper/words.toml")[part][key]).format(**values)
 
 
 # -- when our numbers agree ----------------------------------------------------------------------------------
 
 Verdict = Literal["agrees", "differs", "paper contradicts itself", "missing"]
-_POINTS, _MOST_POINTS = 0.03, 0.06
-_FACTOR, _LARGEST_FACTOR = 1.25, 1.5
-
-
-def opening(scale: Scale) -> list[str]:
-    """Return the paragraphs at the start of the page."""
-    points: dict[str, Any] = {"points": 100 * _POINTS, "most_points": 100 * _MOST_POINTS}
-    rule = words_of("opening", "rule", **points, factor=_FACTOR, largest_factor=_LARGEST_FACTOR)
-    choices = words_of("opening", "choices", scale, mhz=scale.bandwidth_hz / 1e6)
-    return [words_of("opening", "about"), choices, words_of("opening", "terms"), rule]
+_RULE: dict[str, float] = read_toml("paper/rules.toml")["cell"]
 
 
 def count_verdicts(words: Iterable[str]) -> str:
@@ -135,7 +130,7 @@ def compare_accuracy(ours: Sequence[float], paper: float) -> Verdict:
     """
     if not ours:
         return "missing"
-    allowed = max(_POINTS, min(2 * _deviation(ours), _MOST_POINTS)) + 1e-9
+    allowed = max(_RULE["points"], min(2 * _deviation(ours), _RULE["most_points"])) + 1e-9
     return "agrees" if abs(mean(ours) - paper) <= allowed else "differs"
 
 
@@ -171,5 +166,5 @@ def compare_rounds(
         return "agrees" if not reached and paper is None else "differs"
     nearest = min(max(paper, mean(reached) - every + 1), mean(reached))
     ratio = max(nearest / paper, paper / nearest)
-    spread = abs(nearest - paper) <= 2 * _deviation(reached) and ratio <= _LARGEST_FACTOR
-    return "agrees" if ratio <= _FACTOR + 1e-9 or spread else "differs"
+    spread = abs(nearest - paper) <= 2 * _deviation(reached) and ratio <= _RULE["largest_factor"]
+    return "agrees" if ratio <= _RULE["factor"] + 1e-9 or spread else "differs"

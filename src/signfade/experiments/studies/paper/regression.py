@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,23 @@ from signfade.experiments.studies.paper.cells import (
     STEPS,
     chosen,
     floors,
-    part_below,
     regression,
     regression_runs,
 )
+from signfade.experiments.studies.paper.point import settle
 from signfade.experiments.studies.paper.printed import words_of
-from signfade.experiments.studies.records import Records, Results, Scale, Tier, Want, curve_of, rounded
-from signfade.experiments.studies.study import Block, Part, Picture, Table, Text, picture_or_missing
+from signfade.experiments.studies.records import (
+    Missing,
+    Records,
+    Results,
+    Scale,
+    Tier,
+    Want,
+    curve_of,
+    rounded,
+    shared_seeds,
+)
+from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import MUTED, line_style
 from signfade.experiments.table import spread_text
 from signfade.simulation.run import Experiment
@@ -36,7 +47,7 @@ __all__ = ["FIG_CONVERGENCE", "FIG_REGRESSION", "bounds"]
 
 def _wants(scale: Scale, records: Records) -> list[Want]:
     return [
-        Want(settings, Tier.FIGURE, not METHODS[method].paper)
+        Want(settings, Tier.FIGURE, METHODS[method].group != "printed")
         for method, kind in product(STEPS, KINDS)
         for step in STEPS[method]
         for settings in regression_runs(scale, method, kind, step)
@@ -44,11 +55,9 @@ def _wants(scale: Scale, records: Records) -> list[Want]:
 
 
 def _render(results: Results) -> list[Block]:
-    with new_figure((8.4, 4.4), results.scale, 1, 2, sharey=True) as (figure, panels):
+    with new_figure((8.4, 4.4), 1, 2, sharey=True) as (figure, panels):
         for ax, kind in zip(panels, KINDS):
-            for method in (
-                method for method in STEPS if method != "ideal"
-            ):  # it ends at 1e-12: another figure
+            for method in list(STEPS)[:-1]:  # the ideal ends at 1e-12: another figure
                 curve = curve_of(chosen(results, method, kind)[1], "test_loss")
                 label = METHODS[method].label + (" (its best step)" if method in SIGNSGD else "")
                 band(ax, curve, method_style(method), label, log=True)
@@ -57,9 +66,21 @@ def _render(results: Results) -> list[Block]:
             ax.grid(visible=False, axis="x")
         panels[0].set_ylabel("excess loss per sample")
         legend_below(figure, panels[0])
+    table = _table(results)
+    if not table.rows:
+        raise Missing
     words = words_of("fig-regression", scale=results.scale, optimum=OPTIMUM)
     about = "Excess loss of the regression over the rounds, homogeneous and heterogeneous devices"
-    return [Text(words), picture_or_missing(figure, "fig-regression", about), _table(results)]
+    return [Text(words), Picture(figure, "fig-regression", about), table]
+
+
+def _below(results: Results, method: str, kind: str) -> str:
+    """How far below signSGD with its best step a method ends, for both of its readings, in percent."""
+    ours, parts = chosen(results, method, kind)[1], []
+    for reading in SIGNSGD:
+        both = [floors(records) for records in shared_seeds(ours, chosen(results, reading, kind)[1])]
+        parts.append(f"{100 * (1 - mean(both[0]) / mean(both[1])):.0f}" if all(both) else "–")
+    return "–" if method in SIGNSGD or set(parts) == {"–"} else f"{' / '.join(parts)} %".replace("-", "−")
 
 
 def _table(results: Results) -> Table:
@@ -68,22 +89,18 @@ def _table(results: Results) -> Table:
         row = [METHODS[method].label]
         for kind in KINDS:
             step, records = chosen(results, method, kind)
-            values = floors(records)
-            if not values:
-                row += ["missing", "missing"]
-                continue
-            parts = [None if method in SIGNSGD else part_below(results, method, kind, r) for r in SIGNSGD]
-            text = " / ".join("–" if part is None else f"{100 * part:.0f}" for part in parts)
-            text = text + " %" if any(parts) else "–"
-            row += [f"{spread_text(values)} ({len(values)}), step {step:g}/L", text.replace("-", "−")]
-        rows.append(row)
+            if values := floors(records):
+                text = f"{spread_text(values)} ({len(values)}), step {step:g}/L"
+                row += [text, _below(results, method, kind)]
+        if len(row) == 1 + 2 * len(KINDS):
+            rows.append(row)
     heads = ["method"]
     for kind in KINDS:
         heads += [f"{kind}: excess loss", "below vote / sum"]
     return Table(heads, rows, words_of("fig-regression", "note"))
 
 
-FIG_REGRESSION = Part("fig-regression", "Regression", "Fig. 4", _render, _wants)
+FIG_REGRESSION = Part("fig-regression", "Regression", "Fig. 4", _render, _wants, settle=settle)
 
 # -- runs against Theorem 2 ----------------------------------------------------------------------------------
 
@@ -118,36 +135,36 @@ def _bound_run(scale: Scale, *, at_optimum: bool) -> dict[str, Any]:
 def bounds(run: dict[str, Any]) -> tuple[Array, Array, Array]:
     """Return the mean squared gradient norm so far, the printed bound and the corrected one, `[T]` each."""
     error = np.array(run["error"])
-    mean = np.cumsum(run["gradient"]) / np.arange(1, len(error) + 1)
+    norm = np.cumsum(run["gradient"]) / np.arange(1, len(error) + 1)
     step = 1 / run["smoothness"]
     printed = published_bound(run["gap"], run["smoothness"], step, error)
-    return mean, printed, corrected_bound(run["gap"], run["smoothness"], step, error, schedule="sqrt")
+    return norm, printed, corrected_bound(run["gap"], run["smoothness"], step, error, schedule="sqrt")
 
 
 def _render_bounds(results: Results) -> list[Block]:
     data, rows = results.measurement("fig-convergence"), []
-    with new_figure((8.4, 4.0), results.scale, 1, 2) as (figure, panels):
+    with new_figure((8.4, 4.0), 1, 2) as (figure, panels):
         for ax, (start, title) in zip(panels, _STARTS.items()):
             unit = float(np.mean(data[start]["error"]))  # the error of an estimate is a scale that both know
-            mean, printed, corrected = (part / unit for part in bounds(data[start]))
-            rounds = np.arange(1, len(mean) + 1)
+            norm, printed, corrected = (part / unit for part in bounds(data[start]))
+            rounds = np.arange(1, len(norm) + 1)
             ax.plot(rounds, corrected, color=line_style(2).color, dashes=(5, 1.6), label="bound, corrected")
-            ax.plot(rounds, mean, color=line_style(0).color, label="mean squared gradient of the run")
+            ax.plot(rounds, norm, color=line_style(0).color, label="mean squared gradient of the run")
             ax.plot(rounds, printed, color=line_style(1).color, dashes=(1.5, 1.2), label="bound, as printed")
-            broken = np.flatnonzero(mean > printed)
+            broken = np.flatnonzero(norm > printed)
             first = "never" if not len(broken) else f"from round {broken[0] + 1}"
             if len(broken):
                 at = float(broken[0] + 1)
                 ax.axvline(at, color=MUTED, linewidth=0.8)
                 place = {"transform": ax.get_xaxis_transform(), "va": "top", "fontsize": 8, "color": MUTED}
                 ax.text(at, 0.99, "  the printed bound is broken", **place)
-            held = "yes" if (mean <= corrected * (1 + 1e-9)).all() else "no"
-            end = [f"{value:.3g}" for value in (mean[-1], printed[-1], corrected[-1])]
+            held = "yes" if (norm <= corrected * (1 + 1e-9)).all() else "no"
+            end = [f"{value:.3g}" for value in (norm[-1], printed[-1], corrected[-1])]
             rows.append([title, *end, first, held])
             ax.set(title=title, xlabel="round", yscale="log", xscale="log")
             ax.grid(visible=False, axis="x")
             log_axis(ax.xaxis)
-            low = min(printed.min(), mean[1:].min())  # at the optimum the first gradient is all but zero
+            low = min(printed.min(), norm[1:].min())  # at the optimum the first gradient is all but zero
             ax.set_ylim(bottom=low / 2)
             log_axis(ax.yaxis, corrected.max() / low)
         panels[0].set_ylabel("mean of |gradient|² so far / mean of |error|²")
@@ -167,4 +184,5 @@ FIG_CONVERGENCE = Part(
     measure=_measure,
     depends=("regression_rounds", "bandwidth_hz"),
     cost=15.0,
+    settle=settle,
 )

@@ -1,0 +1,197 @@
+"""The point that the paper does not give follows from the records by the declared rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from signfade.experiments.studies.catalogue import parts_by_name
+from signfade.experiments.studies.paper.cells import RULES, find_column
+from signfade.experiments.studies.paper.point import (
+    Point,
+    at,
+    candidates,
+    decide,
+    decision_cells,
+    decision_distance,
+    decision_runs,
+    finalists,
+    places,
+    printed_of,
+    proxy_distance,
+    proxy_rounds,
+    proxy_runs,
+    proxy_target,
+    settle,
+    vote_places,
+)
+from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results
+from signfade.experiments.studies.runner import wanted
+from signfade.experiments.studies.study import Picture, Table
+
+from .conftest import record
+
+PARTS = parts_by_name()
+TRUE = Point(50, 3e6, "random")
+
+
+def sbfl(slow: float = 1.0) -> list[Record]:
+    """SBFL needs the paper's rounds with 50 devices at 3 MHz, more with fewer devices or a wider band."""
+    found = []
+    for devices, band in places(FULL):
+        factor = slow * (50 / devices) * (band / 3e6) ** 0.5
+        for run in proxy_runs(FULL, "sbfl", Point(devices, band, "plus")):
+            rounds = round(proxy_target("sbfl") * factor)
+            found.append(record(run, loss_at=rounds if rounds <= run.rounds else None))
+    return found
+
+
+def votes(records: list[Record], best: Point = TRUE) -> list[Record]:
+    """Votes need the paper's rounds at one point, and more the further it is away."""
+    found = []
+    for point in candidates(FULL, Records(records)):
+        off = 1 + (point.tie != best.tie) + 2 * (point[:2] != best[:2])
+        for run in proxy_runs(FULL, "vote", point):
+            found.append(record(run, loss_at=round(proxy_target("vote") / off)))
+    return found
+
+
+def full_runs(records: list[Record], best: Point) -> list[Record]:
+    """Proxies that go on; votes end at the paper's accuracy at one point, 0.3 above it elsewhere.
+
+    Where Full and DC are the same run, it is that of DC.
+    """
+    found, known = [], Records(records)
+    for point in finalists(FULL, known):
+        for column, pair in decision_cells():
+            for run in decision_runs(FULL, column, pair, point):
+                short = known.find(run.model_copy(update={"rounds": RULES["proxy"]["rounds"]}))
+                reached = None if short is None else short.summary["rounds_to_loss_1"]
+                end = printed_of(column, pair) + (0.3 if column.method == "vote" and point != best else 0.0)
+                found.append(record(run, end, reached))
+    return found
+
+
+def test_the_rules_are_about_cells_of_the_paper() -> None:
+    assert (proxy_target("sbfl"), proxy_target("vote")) == (258, 210)  # Table I, typed in a second time
+    assert [printed_of(*one) for one in decision_cells()] == [0.86, 0.77, 0.71, 0.51, 0.89, 0.54]
+    assert (FULL.seeds, FULL.best_seeds) == (RULES["seeds"]["cell"], RULES["seeds"]["best"])
+    assert len(places(FULL)) == 20
+    named = {method for method, *_ in RULES["seeds"]["named"]}
+    assert all(find_column(method).group == "printed" for method in named)
+
+
+def test_votes_are_tried_where_sbfl_is_nearest_and_only_then() -> None:
+    found = sbfl()
+    assert vote_places(FULL, Records(found[:-1])) == []
+    near = vote_places(FULL, Records(found))
+    assert near[0] == (50, 3e6)
+    assert len(near) == RULES["proxy"]["nearest"]
+    assert len(PARTS["calibrate"].wants(FULL, Records())) == 20
+    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 20 + 3 * 6
+
+
+def test_a_zero_tie_needs_a_downlink_that_has_a_zero() -> None:
+    for tie, downlink in (("plus", "sign"), ("zero", "full")):
+        (run,) = proxy_runs(FULL, "vote", Point(20, 1e6, tie))
+        assert (run.method.tie, run.server.downlink) == (tie, downlink)
+
+
+def test_the_tie_does_not_change_sbfl() -> None:
+    runs = [
+        run for tie in ("plus", "zero", "random") for run in proxy_runs(FULL, "sbfl", Point(10, 1e6, tie))
+    ]
+    assert all(Records([record(runs[0])]).find(run) for run in runs)
+
+
+def test_a_run_that_does_not_get_there_is_far_not_near() -> None:
+    (run,) = proxy_runs(FULL, "sbfl", TRUE)
+    one = record(run, loss_at=None)
+
+    def rounds(last: float) -> float:
+        losses = [2.3] * (len(one.curve["round"]) - 1) + [last]
+        found = proxy_rounds(
+            FULL, Records([replace(one, curve={**one.curve, "train_loss": losses})]), "sbfl", TRUE
+        )
+        assert found is not None
+        assert not found[1]
+        return found[0]
+
+    assert rounds(1.01) == pytest.approx(run.rounds, rel=0.01)
+    assert rounds((2.302585 + 1) / 2) == pytest.approx(2 * run.rounds, rel=1e-3)  # half of the way
+    assert rounds(2.4) == float("inf")
+    lost = proxy_rounds(FULL, Records([replace(one, diverged=9)]), "sbfl", TRUE)
+    assert lost == (float("inf"), False)
+
+
+def test_the_distance_is_in_factors_of_two() -> None:
+    (ours,), (theirs,) = (proxy_runs(FULL, which, TRUE) for which in ("sbfl", "vote"))
+    found = Records([record(ours, loss_at=129), record(theirs, loss_at=210)])
+    assert proxy_distance(FULL, found, TRUE) == pytest.approx(0.5**0.5)  # 258/129 = 2, and exact
+    assert proxy_distance(FULL, Records([record(ours, loss_at=129)]), TRUE) is None
+    far = Records([record(ours, loss_at=1), record(theirs, loss_at=1)])
+    assert proxy_distance(FULL, far, TRUE) == RULES["proxy"]["most"]
+
+
+def test_full_runs_decide_among_the_nearest_and_every_part_is_there() -> None:
+    found = sbfl()
+    found += votes(found)
+    nearest = finalists(FULL, Records(found))
+    assert nearest[0] == TRUE
+    assert len(nearest) == RULES["decision"]["points"]
+    assert settle(FULL, Records(found)) == FULL  # nothing is decided by proxies
+    other = next(point for point in nearest[1:] if point.tie == "plus")
+    found += full_runs(found, other)
+    records = Records(found)
+    assert decide(FULL, records) == other  # not the nearest of the proxies
+    distance = decision_distance(FULL, records, other)
+    assert distance == pytest.approx(((0.09**2 + 0.20**2) / 6) ** 0.5)  # Full is the run of DC
+    there = settle(FULL, records)
+    assert (there.devices, there.bandwidth_hz, there.tie) == other
+    for name in ("table-accuracy", "fig-accuracy", "fig-quantisation", "fig-snr"):
+        runs = [want.settings for want in PARTS[name].needs(FULL, records)]
+        images = [run for run in runs if run.data.name == "mnist"]
+        assert {run.data.devices for run in images} == {other.devices}
+    assert at(FULL, other) == there == settle(there, records)
+
+
+def test_a_vote_is_one_run_full_or_compressed_unless_ties_are_zeros() -> None:
+    columns = [find_column("vote", quantity) for quantity in ("Full", "DC")]
+    for tie, same in (("plus", True), ("random", True), ("zero", False)):
+        full, compressed = (column.run(replace(FULL, tie=tie), (1e-3, 0.0), 0) for column in columns)
+        assert (full == compressed) == same
+        assert compressed.server.downlink == "sign"
+
+
+def test_a_decision_waits_for_all_of_its_runs() -> None:
+    found = sbfl()
+    assert finalists(FULL, Records(found)) == []
+    found += votes(found)
+    full = full_runs(found, TRUE)
+    assert decide(FULL, Records(found + [one for one in full if one.name != full[0].name])) is None
+    assert decide(FULL, Records(found + full)) == TRUE
+
+
+def test_a_quick_study_decides_nothing_and_is_small() -> None:
+    assert settle(QUICK, Records(sbfl())) == QUICK
+    assert len(places(QUICK)) == 4
+
+
+def test_the_surface_and_the_decision_are_drawn_from_the_records() -> None:
+    assert PARTS["calibrate"].render(Results(FULL, Records())) == []
+    assert PARTS["decide"].render(Results(FULL, Records())) == []
+    found = sbfl()
+    found += votes(found)
+    results = Results(FULL, Records(found + full_runs(found, TRUE)))
+    blocks = PARTS["calibrate"].render(results)
+    (picture,) = (block for block in blocks if isinstance(block, Picture))
+    panels = [ax for ax in picture.figure.axes if ax.get_title("left")]
+    assert [len(ax.texts) for ax in panels] == [20, 6, 6, 6]
+    marked = [ax.get_title("left") for ax in panels if ax.get_legend_handles_labels()[0]]
+    assert marked == ["SBFL alone", "and vote, tie random"]
+    (table,) = (block for block in PARTS["decide"].render(results) if isinstance(block, Table))
+    assert table.rows[-1][0] == "distance"
+    assert min(map(float, table.rows[-1][2:])) == pytest.approx(
+        decision_distance(FULL, results.records, TRUE), abs=1e-3
+    )
