@@ -124,10 +124,17 @@ def _load_idx(folder: str | Path | None, **options: Any) -> Dataset:
 
 
 def _from_idx(files: IdxSet, name: str) -> Dataset:
+    train, test = _pixels(files.train_images), _pixels(files.test_images)
+    if (
+        train.shape[1] > 1
+    ):  # colours are standardised, as is usual; grey pixels stay in [0, 1], as in the paper
+        spread, centre = torch.std_mean(train, dim=(0, 2, 3), keepdim=True)
+        for pixels in (train, test):
+            pixels.sub_(centre).div_(spread.clamp_min(1e-6))
     return Dataset(
-        _pixels(files.train_images),
+        train,
         torch.from_numpy(files.train_labels).long(),
-        _pixels(files.test_images),
+        test,
         torch.from_numpy(files.test_labels).long(),
         1 + int(max(files.train_labels.max(), files.test_labels.max())),
         name,
