@@ -123,14 +123,12 @@ def _load_idx(folder: str | Path | None, **options: Any) -> Dataset:
     return _from_idx(read_idx_set(place, remedy=remedy), place.name)
 
 
-def _from_idx(files: IdxSet, name: str) -> Dataset:
+def _from_idx(files: IdxSet, name: str, standardised: bool = False) -> Dataset:
     train, test = _pixels(files.train_images), _pixels(files.test_images)
-    if (
-        train.shape[1] > 1
-    ):  # colours are standardised, as is usual; grey pixels stay in [0, 1], as in the paper
+    if standardised:
         spread, centre = torch.std_mean(train, dim=(0, 2, 3), keepdim=True)
         for pixels in (train, test):
-            pixels.sub_(centre).div_(spread.clamp_min(1e-6))
+            pixels.sub_(centre).div_(spread)
     return Dataset(
         train,
         torch.from_numpy(files.train_labels).long(),
@@ -162,7 +160,8 @@ def _add(
     def read(folder: Path, sha256: Mapping[str, str], remedy: str) -> Dataset:
         digests = {file.partition("-idx")[0]: digest for file, digest in sha256.items()}
         hint = f"{remedy}, or use data.name idx for another set"
-        return _from_idx(read_idx_set(folder, sha256=digests, remedy=hint), name)
+        # Colours are standardised, as is usual; grey pixels stay in [0, 1], as in the paper.
+        return _from_idx(read_idx_set(folder, sha256=digests, remedy=hint), name, image[0] > 1)
 
     entry = DataSource(about, shape=(image, 10), licence=licence, citation=citation)
     add_fetched(name, entry, sources, read)
