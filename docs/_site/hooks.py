@@ -19,6 +19,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+# What a reader of the repository is shown in place of a page that is made here.
+SHOWN = PAGES | {"src/signfade/settings.py": "settings.md", "src/signfade/cli/commands.py": "cli.md"}
 EXAMPLES = sorted(path for kind in ("*.py", "*.toml") for path in (ROOT / "examples").glob(kind))
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
@@ -44,7 +46,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def target(match: re.Match[str]) -> str:
         path, anchor = match[1], match[2] or ""
         inside = posixpath.normpath(posixpath.join("" if made else f"docs/{place}", path))
-        name = inside.removeprefix("docs/") if inside.startswith("docs/") else PAGES.get(inside, "")
+        name = inside.removeprefix("docs/") if inside.startswith("docs/") else SHOWN.get(inside, "")
+        name = re.sub(r"^(notebooks/.*)\.ipynb$", r"\1.md", name)
         if inside.startswith("examples/") and ROOT / inside in EXAMPLES:
             name, anchor = "examples.md", f"#{slug(Path(inside).name)}"
         if name in known:
