@@ -601,8 +601,8 @@ class ServerSettings(_Section):
     learning_rate: float = Field(
         0.6,
         gt=0,
-        description="learning rate; for regression in units of 1/L; where none is given, votes have their "
-        "own (0.01 with signsgd, 0.003 with signsum): theirs is the length of a step in each weight",
+        description="learning rate; for regression in units of 1/L; without one a vote has a default "
+        "of its own, signsgd 0.01: there it is the length of a step in each weight",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates, as in the paper")
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")

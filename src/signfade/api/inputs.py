@@ -118,6 +118,8 @@ def spell_out(table: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in table.items() if key != "method"}
     if "method" not in table:
         return rest
+    if not isinstance(table["method"], str):
+        raise ConfigError(f"method must be a name, a table or a function; got {table['method']!r}")
     return {
         key: v for key, v in method_layer(RunSettings(), table["method"]).items() if key != "label"
     } | rest
