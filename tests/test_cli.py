@@ -157,6 +157,13 @@ def test_theory_says_whose_errors_it_predicts(capsys: pytest.CaptureFixture[str]
     assert '"signfade link"' in told
 
 
+def test_theory_shows_what_its_options_take(capsys: pytest.CaptureFixture[str]) -> None:
+    assert signfade(["theory", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "gaussian|laplacian" in told
+    assert "gaussian|rayleigh|rician|none" in told
+
+
 def test_config_prints_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from signfade.experiments.config import load
 
@@ -166,6 +173,19 @@ def test_config_prints_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.Ca
     assert load(path) == load(None)
     assert signfade(["config", str(path), *sets("seed=5")]) == 0
     assert "\nseed = 5\n" in capsys.readouterr().out
+
+
+def test_a_method_goes_by_the_name_that_python_takes(
+    refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, line in {"signsgd": 'aggregator = "signsgd"', "low-rate": 'preset = "low-rate"'}.items():
+        assert signfade(["config", *sets(f"method={name}")]) == 0
+        assert line in capsys.readouterr().out
+    assert "unknown method 'bst'; the nearest known one is 'best'" in refused("config", *sets("method=bst"))
+    (tmp_path / "sweep.toml").write_text("[grid]\nrounds = [1, 2]\n")
+    for command in (["config"], ["sweep", tmp_path / "sweep.toml", "--list"]):
+        assert "method must be a name" in refused(*command, *sets("method=3"))
+    assert signfade(["sweep", str(tmp_path / "sweep.toml"), "--list", *sets("method=signsgd")]) == 0
 
 
 def test_a_reader_that_has_seen_enough() -> None:
@@ -384,6 +404,9 @@ def test_an_existing_run_with_another_config(refused: Refused, tmp_path: Path) -
     assert signfade(["run", *sets(*TINY, "name=a"), "--out", str(tmp_path)]) == 0
     told = refused("run", *sets(*TINY, "name=a", "seed=1"), "--out", tmp_path)
     assert "another config (seed: 0 there, 1 here)" in told
+    assert "--resume" not in told
+    longer = refused("run", *sets(*TINY, "name=a", "rounds=9"), "--out", tmp_path)
+    assert "add --resume to go on to round 9, or choose another name or folder" in longer
     assert "another config" in refused("run", *sets(*TINY, "name=a", "seed=1"), "--out", tmp_path, "--resume")
     again = ["run", *sets(*TINY, "name=a", "seed=1"), "--out", str(tmp_path)]
     assert signfade([*again, "--name", "b"]) == signfade([*again, "--force"]) == 0

@@ -133,3 +133,11 @@ def test_the_readmes_snippet_runs_and_its_prediction_holds(capsys: pytest.Captur
     exec(snippet, {})
     measured, predicted, _ = map(float, re.findall(r"\d+(?:\.\d+)?", capsys.readouterr().out))
     assert measured == pytest.approx(predicted, rel=0.1)  # 10,000 coordinates: a standard error of 1.5 %
+
+
+def test_extras_are_installed_from_the_checkout() -> None:
+    """No index has signfade, so nothing may say that pip finds it there."""
+    texts = [*ROOT.glob("*.md")]
+    for folder, kinds in {"src": ("py",), "docs": ("md", "ipynb"), "examples": ("md", "toml", "py")}.items():
+        texts += [path for kind in kinds for path in (ROOT / folder).rglob(f"*.{kind}")]
+    assert [path for path in texts if "signfade[" in path.read_text(encoding="utf-8")] == []

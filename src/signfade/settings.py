@@ -598,7 +598,12 @@ class DefenceSettings(_Section):
 class ServerSettings(_Section):
     """What the server does with the estimate."""
 
-    learning_rate: float = Field(0.6, gt=0, description="learning rate; for regression in units of 1/L")
+    learning_rate: float = Field(
+        0.6,
+        gt=0,
+        description="learning rate; for regression in units of 1/L; without one a vote has a default "
+        "of its own, signsgd 0.01: there it is the length of a step in each weight",
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates, as in the paper")
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
@@ -730,7 +735,7 @@ class RunSettings(_Section):
             raise ValueError(f"attack.fraction must be at least one device; got {got}")
         # late: the registries need torch, and their modules need these settings
         from signfade.data import DATASETS
-        from signfade.server.aggregators import check_settings
+        from signfade.server.aggregators import AGGREGATORS, check_settings
         from signfade.simulation.attacks import ATTACKS
         from signfade.uplink.path_loss import PATH_LOSSES
 
@@ -745,6 +750,10 @@ class RunSettings(_Section):
         DATASETS.check(self.data.name)
         ATTACKS.check(self.attack.kind)
         check_settings(self)
+        rule, given = AGGREGATORS.built_in(self.method.aggregator), self.server.model_fields_set
+        if rule and rule.learning_rate and "learning_rate" not in given and self.data.name != "regression":
+            values = dict(self.server) | {"learning_rate": rule.learning_rate}  # still counts as not given
+            object.__setattr__(self, "server", ServerSettings.model_construct(given, **values))
         return self
 
     @property

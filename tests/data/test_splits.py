@@ -185,7 +185,12 @@ def test_many_devices_are_quick() -> None:
     [
         ([0, 1, 2], 4, "iid", "devices must be at most the number of samples, 3; got 4"),
         ([0, 1, 2], 0, "iid", "devices must be at least 1; got 0"),
-        ([1, 1, 1], 2, "two-chunks", "labels must have at least 2 classes for how='two-chunks'; got 1"),
+        (
+            [1, 1, 1],
+            2,
+            "two-chunks",
+            "labels must have at least 2 classes for data.split = 'two-chunks'; got 1",
+        ),
         ([0, 0, 0, 1], 2, "two-chunks", "devices must be at most 1, the size of the smallest class"),
         (
             [0, 1],
@@ -263,7 +268,7 @@ def test_natural_devices_are_clients_drawn_at_random() -> None:
             {"classes_per_device": 4},
             "classes_per_device must be from 1 to .* classes, 3; got 4",
         ),
-        (6, {"classes_per_device": 2}, "devices must be at most 3 for how='label-count'"),
+        (6, {"classes_per_device": 2}, "devices must be at most 3 for data.split = 'label-count'"),
     ],
 )
 def test_what_the_new_splits_cannot_do(devices: int, options: dict[str, Any], words: str) -> None:

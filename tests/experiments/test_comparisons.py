@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from signfade.api.inputs import read_inputs
 from signfade.experiments.comparisons import compare, plan, unused_settings
 from signfade.experiments.config import ConfigError, load, resolve
 from signfade.experiments.folder import FolderError
@@ -204,3 +205,21 @@ def test_what_is_wrong_names_its_run(tmp_path: Path, jobs: int) -> None:
         ValueError, match=r"^ideal, seed 3: data.split two-chunks of digits: devices must be at most"
     ):
         compare(runs, jobs)
+
+
+def test_a_vote_has_a_learning_rate_of_its_own_unless_one_is_given() -> None:
+    """Its rate is the length of a step in each weight: that of an estimate makes it diverge."""
+
+    def rates(given: dict[str, Any]) -> list[float]:
+        shared = resolve(given)
+        return [method_settings(shared, name).server.learning_rate for name in ("signsgd", "best", "signsum")]
+
+    assert rates({}) == rates({"method.aggregator": "signsgd"}) == [0.01, 0.6, 0.003]
+    assert rates({"server.learning_rate": 0.6}) == [0.6] * 3
+    assert rates({"server.learning_rate": 0.01, "method.aggregator": "signsgd"}) == [0.01] * 3
+    assert rates({"server.momentum": 0.9, "method.preset": "low-rate"}) == [0.01, 0.6, 0.003]
+    assert rates({"data.name": "regression"}) == [0.6] * 3  # in units of 1/L
+    for settings in (resolve({"method.aggregator": "signsgd"}), resolve({})):  # again on top of settings
+        read = read_inputs(settings, {"method": "signsgd", "rounds": 3}).settings
+        assert read.server.learning_rate == 0.01
+        assert read_inputs(read, {"method": "best"}).settings.server.learning_rate == 0.6

@@ -152,6 +152,10 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("data.devices = 16777217", "data.devices must be less than or equal to 16777216; got 16777217"),
         ("data.batch = 'all'", "data.batch must be an integer or \"none\"; got 'all'"),
         ("data = 3", "data must be a table; got 3"),
+        (
+            'method = "best"',
+            "method must be a table; got 'best'; a name goes to method.preset or method.aggregator",
+        ),
         ("name = ''", "name must not be empty"),
         ("cell.perfect = 1", "cell.perfect must be true or false; got 1"),
         ("cell.radius_km = nan", "cell.radius_km must be a finite number; got nan"),

@@ -51,10 +51,12 @@ def test_what_is_missing_is_one_sentence(
         ([], "--csv, --parquet or both"),
         (
             ["--parquet", str(tmp_path / "x")],
-            "--parquet needs pyarrow, which is not here; pip",
+            "needs pyarrow, which is not here; in the checkout: pip install -e '.[notebook]'; use --csv",
         ),
+        (["--csv", str(tmp_path / "y"), "--parquet", str(tmp_path / "x")], "/y is written"),
     ):
         assert signfade(["export", str(runs[0]), *words]) == 2
         [line] = capsys.readouterr().err.splitlines()
         assert sentence in line
     assert not (tmp_path / "x").exists()
+    assert (tmp_path / "y").read_text().startswith("run,method,seed,round")

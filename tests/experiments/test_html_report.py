@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -418,3 +419,22 @@ def test_a_run_of_version_0_1_is_left_out_with_a_word(tmp_path: Path) -> None:
         pytest.raises(FolderError, match=r"written by signfade 0\.1"),
     ):
         write_report([old], tmp_path / "none.html")
+
+
+def test_an_error_above_1_of_a_debiased_estimate_is_explained(tmp_path: Path, make_run: Any) -> None:
+    biased = make_run(tmp_path, "sbfl")
+    debiased = make_run(tmp_path, "mine", **{"[method]\n": "[method]\ndebias = true\n"})
+    assert "noise around the right sum" not in page_of([biased], tmp_path)[0]
+    assert "noise around the right sum, also with an error above 1" in page_of([debiased], tmp_path)[0]
+
+
+def test_without_errors_there_is_no_section_about_theory(tmp_path: Path, make_run: Any) -> None:
+    """As in a deployment, where nobody knows the true sum."""
+    run = load_run(make_run(tmp_path))
+    assert 'id="theory"' in render_report(group_runs([run]))
+    unknown = dict.fromkeys(("nmse", "nmse_theory", "cosine"))
+    metrics = [record | unknown for record in run.metrics]
+    run = replace(run, metrics=metrics, summary=(run.summary or {}) | unknown)
+    text = render_report(group_runs([run]))
+    assert 'id="theory"' not in text
+    assert text.count("<section") == text.count("</section>") == 4

@@ -351,7 +351,7 @@ def deploy(
         from signfade.integrations.flower.deployment import deployed_settings
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"deploy needs Flower, which is not here ({error}); install signfade[flower]"
+            f"deploy needs Flower, which is not here ({error}); in the checkout: pip install -e '.[flower]'"
         ) from error
     own = deployed_settings(own)
     place = _place(f"{own.name}-deploy", folder, out)

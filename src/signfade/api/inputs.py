@@ -21,7 +21,7 @@ from typing import Any
 
 from signfade.experiments.config import ConfigError, flatten, load
 from signfade.experiments.group import setting_text
-from signfade.experiments.methods import method_layer, without_preset
+from signfade.experiments.methods import method_layer, open_tables, without_preset
 from signfade.experiments.toml import own_names
 from signfade.registry import hold, is_object
 from signfade.settings import RunSettings
@@ -63,7 +63,7 @@ def read_inputs(config: Config, given: Mapping[str, Any]) -> Inputs:
     if isinstance(config, str | os.PathLike):
         source = Path(config)
     elif isinstance(config, RunSettings):
-        source = config.model_dump()
+        source = open_tables(config) | {"variants": config.variants}
     elif config is not None:
         source = tables(config, objects)
     layer = tables(given, objects)
@@ -118,6 +118,8 @@ def spell_out(table: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in table.items() if key != "method"}
     if "method" not in table:
         return rest
+    if not isinstance(table["method"], str):
+        raise ConfigError(f"method must be a name, a table or a function; got {table['method']!r}")
     return {
         key: v for key, v in method_layer(RunSettings(), table["method"]).items() if key != "label"
     } | rest

@@ -165,8 +165,10 @@ def theory(
     snr_db: Annotated[
         str, Option(metavar="A,B,C", help="In dB, or FIRST:LAST:STEP.")
     ] = "-10,-5,0,5,10,15,20",
-    family: Annotated[str, Option(help="Prior of a coordinate: gaussian or laplacian.")] = "gaussian",
-    fading: Annotated[str, Option(help="Average over fading: gaussian, rayleigh, rician or none.")] = "none",
+    family: Annotated[str, Option(metavar="gaussian|laplacian", help="Prior of a coordinate.")] = "gaussian",
+    fading: Annotated[
+        str, Option(metavar="gaussian|rayleigh|rician|none", help="Average over fading.")
+    ] = "none",
     plot: Annotated[Path | None, Option(metavar="FILE", help="Draw the curves, as PNG, SVG or PDF.")] = None,
     rates: Annotated[
         str | None,

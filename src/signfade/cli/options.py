@@ -39,7 +39,11 @@ __all__ = [
 ConfigFile = Annotated[Path | None, Argument(metavar="CONFIG", help="TOML file; by default, digits.")]
 Overrides = Annotated[
     list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Change a setting: server.learning_rate=1e-3; repeatable."),
+    Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting: server.learning_rate=1e-3, method=signsgd; repeatable.",
+    ),
 ]
 Out = Annotated[
     str | None,
@@ -66,11 +70,12 @@ CsvFolder = Annotated[
 def read_settings(
     config: Path | None, overrides: list[str] | None, out: str | None = None, name: str | None = None
 ) -> RunSettings:
-    """Return the settings that a command was given."""
-    from signfade.experiments.config import load
+    """Return the settings that a command was given; names of data and methods are read as in Python."""
+    from signfade.api.inputs import read_inputs
+    from signfade.experiments.config import parse_override
 
-    named = [] if name is None else [f"name={json.dumps(name)}"]  # JSON's strings are TOML's
-    settings = load(config, [*(overrides or []), *named])
+    named = {} if name is None else {"name": name}
+    settings = read_inputs(config, dict(map(parse_override, overrides or [])) | named).settings
     if out == "":
         raise ValueError("--out must name a folder; got ''")
     if out is not None and has_controls(out):

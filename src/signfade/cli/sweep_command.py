@@ -35,9 +35,11 @@ def sweep(
     The runs are kept in OUT/NAME-sweep, with one table of all results. The same command again skips what is
     finished and continues what was stopped or failed.
     """
+    from signfade.api.inputs import spell_out
+    from signfade.experiments.config import parse_override
     from signfade.experiments.sweeps import read_sweep
 
-    plan = read_sweep(file, overrides or [], out)
+    plan = read_sweep(file, spell_out(dict(map(parse_override, overrides or []))), out)
     if show:
         stdout_console().print(_listing(plan))
         return

@@ -133,11 +133,12 @@ def _members(labels: NDArray[np.integer], label: int, seed: int) -> NDArray[np.i
 def _two_chunks(labels: NDArray[np.integer], devices: int, seed: int) -> NDArray[np.int64]:
     names, sizes = np.unique(labels, return_counts=True)
     if len(names) < 2:
-        raise ValueError(f"labels must have at least 2 classes for how='two-chunks'; got {len(names)}")
+        got = len(names)
+        raise ValueError(f"labels must have at least 2 classes for data.split = 'two-chunks'; got {got}")
     if sizes.min() < devices:
         raise ValueError(
-            f"devices must be at most {sizes.min()}, the size of the smallest class, for how='two-chunks'; "
-            f"got {devices}"
+            f"devices must be at most {sizes.min()}, the size of the smallest class, for "
+            f"data.split = 'two-chunks'; got {devices}"
         )
     first, second = _deal_pairs(len(names), devices, keys.generator(seed, "split-classes"))
     owner = np.full(len(labels), -1, dtype=np.int64)
@@ -181,8 +182,8 @@ def _label_count(labels: NDArray[np.integer], devices: int, each: int, seed: int
     if (short := sizes < takers).any():
         most = int(sizes[short].min()) * len(names) // each
         raise ValueError(
-            f"devices must be at most {most} for how='label-count', so that every device finds a sample of "
-            f"each of its classes; got {devices}"
+            f"devices must be at most {most} for data.split = 'label-count', so that every device finds a "
+            f"sample of each of its classes; got {devices}"
         )
     owner = np.full(len(labels), -1, dtype=np.int64)
     for which in np.flatnonzero(takers):
@@ -193,7 +194,7 @@ def _label_count(labels: NDArray[np.integer], devices: int, each: int, seed: int
 
 def _natural(clients: NDArray[np.int64] | None, samples: int, devices: int, seed: int) -> NDArray[np.int64]:
     if clients is None:
-        raise ValueError("how='natural' needs a data set that knows the client of each sample")
+        raise ValueError("data.split = 'natural' needs a data set that knows the client of each sample")
     if clients.shape != (samples,):
         raise ValueError(f"clients must be one for each of {samples} samples; got {list(clients.shape)}")
     names, number = np.unique(clients, return_inverse=True)

@@ -51,6 +51,13 @@ _REMOVED = {
     for key in ("mean_limit", "scale_low", "scale_high")
 }
 
+# Where the name goes that somebody wrote in place of a table.
+_NAMES = {
+    "data": "data.name",
+    "model": "model.name",
+    "method": "method.preset or method.aggregator",
+    "attack": "attack.kind",
+}
 _DEPTH = 16  # tables and lists in one another; settings need four
 
 _KINDS = {
@@ -200,7 +207,8 @@ def _sentence(error: ValidationError) -> str:
                 accepted.append(words)
     got = details[-1]["input"] if len(accepted) == 1 else first["input"]
     none = ' or "none"' if key in known and _optional(known[key]) else ""
-    return f"{key} must be {' or '.join(accepted)}{none}; got {got!r}"
+    hint = f"; a name goes to {_NAMES[key]}" if key in _NAMES and isinstance(got, str) else ""
+    return f"{key} must be {' or '.join(accepted)}{none}; got {got!r}{hint}"
 
 
 def resolve(tree: Mapping[str, Any]) -> RunSettings:

@@ -35,16 +35,16 @@ def export_metrics(
 ) -> list[Path]:
     """Write the metrics of all runs in `folders` as CSV, as Parquet, or as both; return the files.
 
-    Raises `ValueError` if no format is asked for, if there are no rounds, and for Parquet without pyarrow.
+    Raises `ValueError` if no format is asked for, if there are no rounds, and, once the CSV is written, for
+    Parquet without pyarrow.
     """
     if csv is None and parquet is None:
         raise ValueError("there is nothing to write: name a file by --csv, --parquet or both")
-    if parquet is not None and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("--parquet needs pyarrow, which is not here; pip install pyarrow, or use --csv")
     rows = metric_rows(folders)
     if not rows:
         raise ValueError(f"no round is done yet in {', '.join(map(str, folders))}")
-    files = [(csv, to_csv), (parquet, to_parquet)]
+    lacking = parquet is not None and importlib.util.find_spec("pyarrow") is None
+    files = [(csv, to_csv), (None if lacking else parquet, to_parquet)]
     written = [(path, encode(rows)) for path, encode in files if path is not None]
     for path, data in written:
         try:
@@ -52,4 +52,10 @@ def export_metrics(
             write_atomically(path, data)
         except OSError as error:
             raise FolderError(f"cannot write {path}: {why(error)}") from error
+    if lacking:
+        instead = "use --csv" if csv is None else f"{csv} is written"
+        raise ValueError(
+            "--parquet needs pyarrow, which is not here; in the checkout: pip install -e '.[notebook]'; "
+            + instead
+        )
     return [path for path, _ in written]

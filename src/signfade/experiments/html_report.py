@@ -118,7 +118,11 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
     }
     devices = draw_device_panels(groups).items()
     drawn |= {name: _figure(name, heading, figure, groups) for name, (heading, figure) in devices}
-    page = Template(files("signfade.experiments").joinpath("report.html").read_text(encoding="utf-8"))
+    text = files("signfade.experiments").joinpath("report.html").read_text(encoding="utf-8")
+    if not theory_rows(groups) and not any(name in drawn for name in _THEORY_PANELS):  # nothing to show there
+        before, _, after = text.partition('<section aria-labelledby="theory">')
+        text = before + after.partition("</section>\n")[2]
+    page = Template(text)
     return page.substitute(
         title=escape(heading),
         finding=_text(finding(groups)),
@@ -130,6 +134,7 @@ def render_report(groups: Sequence[Group], title: str | None = None) -> str:
         sent=_sent(groups),
         table_note=_text(_table_note(groups)),
         theory_finding=_text(theory_finding(groups)),
+        debiased=_debiased(groups),
         theory=_theory(groups),
         theory_curves="\n".join(svg for name, svg in drawn.items() if name in _THEORY_PANELS),
         rerun=_rerun(groups),
@@ -260,6 +265,17 @@ def _theory(groups: Sequence[Group]) -> str:
     note = "<p class=note>A vote has no scale; its error is that of the vote scaled best.</p>"
     least = "<p class=note>The limit: the least error of any scheme for devices that are all alike.</p>"
     return (table if rows else "") + (least if limited else "") + (note if votes else "")
+
+
+def _debiased(groups: Sequence[Group]) -> str:
+    """What an error above 1 means where estimates are right on average."""
+    names = [group.label for group in groups if not group.ideal and group.runs[0].flat.get("method.debias")]
+    if not names:
+        return ""
+    return escape(
+        f" Not so for {', '.join(names)}: debiased, an estimate is noise around the right sum, also with an "
+        "error above 1, and steps average the noise out."
+    )
 
 
 def _rerun(groups: Sequence[Group]) -> str:

@@ -13,14 +13,25 @@ from signfade.registry import function_name, is_import_path, load_function
 from signfade.server import AGGREGATORS
 from signfade.settings import PRESET_TRAINING, PRESETS, RunSettings
 
-__all__ = ["method_folders", "method_layer", "method_settings", "without_preset"]
+__all__ = ["method_folders", "method_layer", "method_settings", "open_tables", "without_preset"]
 
 _FIXED = ("seed", "name", "out")  # the same for all methods, or they could not be compared
 
 
-def without_preset(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings as tables, with what their preset decided left open again."""
+def open_tables(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings as tables, without variants, and without a learning rate that nobody gave.
+
+    That one depends on the rule.
+    """
     tree = settings.model_dump(exclude={"variants"})
+    if "learning_rate" not in settings.server.model_fields_set:
+        del tree["server"]["learning_rate"]
+    return tree
+
+
+def without_preset(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings as tables, with what their preset or rule decided left open again."""
+    tree = open_tables(settings)
     preset = settings.method.preset or ""
     for section, decided in {"method": PRESETS.get(preset, {}), **PRESET_TRAINING.get(preset, {})}.items():
         tree[section] = {key: v for key, v in tree[section].items() if decided.get(key, ...) != v}
@@ -73,7 +84,7 @@ def method_settings(settings: RunSettings, name: str) -> RunSettings:
     if fixed is not None:
         raise ConfigError(f"variants.{name} sets {fixed}, which all methods of a comparison share")
     replaced = {"method.preset", "method.aggregator"} & flatten(layer).keys()
-    tree = without_preset(settings) if replaced else settings.model_dump(exclude={"variants"})
+    tree = without_preset(settings) if replaced else open_tables(settings)
     chosen = resolve(overlay(tree, layer, f"variants.{name}: "))
     if is_import_path(chosen.method.aggregator):
         load_function(chosen.method.aggregator)  # report a typing error before the first run, not after it

@@ -43,7 +43,8 @@ def check_tracker(settings: RunSettings) -> None:
     """Raise a `ConfigError` if the package of the run's tracker is not installed."""
     if settings.track is not None and importlib.util.find_spec(_TRACKERS[settings.track][0]) is None:
         raise ConfigError(
-            f'track = "{settings.track}" needs a package that is not here; pip install "signfade[tracking]"'
+            f'track = "{settings.track}" needs a package that is not here; in the checkout: '
+            "pip install -e '.[tracking]'"
         )
 
 

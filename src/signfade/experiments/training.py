@@ -70,10 +70,11 @@ def run_folder(settings: RunSettings) -> Path:
     return Path(settings.out) / folder_name(settings.name)
 
 
-def status_of(settings: RunSettings, folder: Path, resume: bool = False) -> Status:
+def status_of(settings: RunSettings, folder: Path, resume: bool | None = None) -> Status:
     """Return how far the run with these settings has come in `folder`; change nothing.
 
-    A run of fewer rounds is another run, or, with `resume`, this one unfinished.
+    A run of fewer rounds is another run, or, with `resume`, this one unfinished. None for `resume` is where
+    nobody can ask for it, so that no message names it.
 
     Raises `FolderError` if the folder holds a run with another config, or a damaged one, and
     `FileChangedError` if a file of the user's that the run was made with has changed since its first round.
@@ -89,7 +90,10 @@ def status_of(settings: RunSettings, folder: Path, resume: bool = False) -> Stat
         raise FolderError(f"{folder} holds a run this version cannot read: {error}") from error
     instead = "choose another name or folder (--name, --out), or move this one aside (--force)"
     changed = differences(there, settings)
-    longer = resume and [*changed] == ["rounds"] and settings.rounds > there.rounds
+    more = [*changed] == ["rounds"] and settings.rounds > there.rounds
+    longer = more and resume
+    if more and resume is False:
+        instead = f"add --resume to go on to round {settings.rounds}, or {instead}"
     for key, (old, new) in {} if longer else changed.items():
         values = f"{key}: {old!r} there, {new!r} here"
         raise FolderError(f"{folder} already holds a run with another config ({values}); {instead}")

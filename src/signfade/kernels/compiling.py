@@ -1,4 +1,4 @@
-"""Tell when numba compiles: the first run on a machine waits many seconds for it."""
+"""Tell when numba compiles: the first run of an installation, or of a changed one, waits many seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Once(event.Listener):
 
     def on_start(self, happened: Any) -> None:
         if self._tell is not None:
-            self._tell("compiling kernels, once per machine; this takes about a minute")
+            self._tell("compiling kernels, about a minute, for this environment; the next run finds them")
             self._tell = None
 
     def on_end(self, happened: Any) -> None:

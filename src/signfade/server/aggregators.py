@@ -27,6 +27,9 @@ class Aggregator:
     sends: Literal["signs and scalars", "signs", "values"] = "signs and scalars"  # "values": the gradient
     law: theory.Rule | None = None  # its name in `signfade.theory`, for predictions and `signfade link`
     scaled: bool = True  # whether its estimate has a size; a vote has only a direction
+    # The server's learning rate where nobody gives one; None is the default of estimates. A vote's rate is
+    # the length of a step in each weight.
+    learning_rate: float | None = None
     breaks_ties: bool = False  # whether it takes a majority, so that `method.tie` matters
     # How it reads signs that the air has added up; None where it cannot.
     over_the_air: Literal["posterior", "linear", "sign", "values"] | None = None

@@ -101,6 +101,7 @@ AGGREGATORS.add(
         estimate=vote(_vote),
         sends="signs",
         scaled=False,
+        learning_rate=0.01,
         breaks_ties=True,
         over_the_air="sign",
     ),
@@ -112,5 +113,6 @@ AGGREGATORS.add(
         estimate=_sum,
         sends="signs",
         scaled=False,
+        learning_rate=0.003,  # of a sum over devices
     ),
 )

@@ -181,7 +181,7 @@ class PolarCode:
         try:
             from sionna.phy.fec.polar import PolarSCLDecoder
         except ImportError:
-            hint = 'install it with: pip install "signfade[phy]"'
+            hint = "in the checkout: pip install -e '.[phy]'"
             raise ValueError(f'decoder = "sionna" needs the package sionna-no-rt; {hint}') from None
         names = {6: "CRC6", 11: "CRC11", 16: "CRC16", 24: "CRC24C"}
         reference: Any = PolarSCLDecoder(

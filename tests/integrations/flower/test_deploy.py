@@ -87,6 +87,7 @@ def test_time_is_estimated_in_proportion_to_rounds_and_devices(monkeypatch: pyte
     assert many is not None
     assert int(few[1]) < int(many[1]) < 10 * int(few[1])
     assert deploying._estimate(20, 60).startswith(f"60 rounds take about {int(many[1])} min: ")
+    assert re.match(r"one round takes about \d+ s, most of it", deploying._estimate(2, 1))
     # what others compute takes as long as devices would: 2 cores, 2 devices, 18 other processes
     busy = deploying._estimate(2, 6, load=19)
     assert busy.replace("2 Python", "20 Python").startswith(deploying._estimate(20, 6))

@@ -84,11 +84,11 @@ def _estimate(devices: int, rounds: int, load: float = 0.0) -> str:
     each = max(1.0, (devices + others) / cores) * _PROCESS + _WAITING
     total = rounds * each
     words = f"{total / 60:.0f} min" if total >= 90 else f"{total:.0f} s"
+    length = f"{rounds} rounds take about {words}: {each:.0f} s each"
+    if rounds == 1:
+        length = f"one round takes about {words}"
     busy = f", beside {others:.0f} others that keep this machine busy" if others > cores else ""
-    return (
-        f"{rounds} rounds take about {words}: {each:.0f} s each, most of it to start "
-        f"{devices} Python processes{busy}"
-    )
+    return f"{length}, most of it to start {devices} Python processes{busy}"
 
 
 def deploy(

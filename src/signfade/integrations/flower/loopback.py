@@ -267,7 +267,9 @@ class Loopback:
         program, *rest = command
         found = shutil.which(str(program), path=_PATH)
         if found is None:
-            raise ValueError(f"the program {program} is not there; install signfade[flower]")
+            raise ValueError(
+                f"the program {program} is not there; in the checkout: pip install -e '.[flower]'"
+            )
         return [found, *rest]
 
 

@@ -83,7 +83,7 @@ def cluster(address: str | None, cores: int | None, store: int) -> Iterator[Modu
     try:
         import ray
     except ImportError as error:
-        raise ValueError("the engine ray needs Ray; install signfade[ray]") from error
+        raise ValueError("the engine ray needs Ray; in the checkout: pip install -e '.[ray]'") from error
     if ray.is_initialized():
         if address is not None:
             raise ValueError(f"this process has a Ray cluster already; leave out the address {address!r}")
