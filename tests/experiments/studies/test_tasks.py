@@ -28,6 +28,6 @@ def test_a_row_has_accuracy_perplexity_and_bits_relative_to_fedavg() -> None:
             summary = {"uplink_bits": bits, "last_test_loss": math.log(6.0)}
             records.add(Record("r", family_of(run), run.seed, run.rounds, summary, curve))
     [table] = [block for block in tasks._table(Results(FULL, records, {}), task) if isinstance(block, Table)]
-    assert table.rows[0] == ["FedAvg", "any", "3", "51.0 ± 1.0", "6.00 ± 0.00", "4e+03", "1/1"]
-    assert table.rows[1] == ["FedAvg, 40 rounds", "any", "3", "20.0 ± 0.0", "–", "2.67e+03", "1/1.5"]
+    assert table.rows[0] == ["FedAvg", "any", "3", "51.0 ± 1.0", "6.00 ± 0.00", "4,000", "1/1"]
+    assert table.rows[1] == ["FedAvg, 40 rounds", "any", "3", "20.0 ± 0.0", "–", "2,667", "1/1.5"]
     assert table.rows[2][-2:] == ["10", "1/400"]

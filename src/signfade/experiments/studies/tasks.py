@@ -91,7 +91,12 @@ def _cells(task: str, records: Sequence[Record], full: Sequence[Record], rounds:
         losses = [r.value("last_test_loss") for r in records]
         cells.append(_spread([math.exp(loss) for loss in losses if loss], 2) if all(losses) else "–")
     mbit = _mbit(records) * (rounds / _CONFIGS[task]["rounds"] if rounds else 1.0)
-    return [*cells, f"{mbit:,.3g}", f"1/{_mbit(full) / mbit:,.3g}" if full else ""]
+    return [*cells, _digits(mbit), f"1/{_digits(_mbit(full) / mbit)}" if full else ""]
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all of them before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _reads(task: str) -> bool:
