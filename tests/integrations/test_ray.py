@@ -177,5 +177,5 @@ def test_a_worker_that_is_not_like_us_is_refused(
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(ValueError, match=r"the engine ray needs Ray; install signfade\[ray\]"):
+    with pytest.raises(ValueError, match=r"the engine ray needs Ray; in the .* -e '\.\[ray\]'$"):
         choose_engine("ray")([planned(tmp_path / "run")], 1)

@@ -137,6 +137,6 @@ def test_a_missing_package_is_one_sentence_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
-    with pytest.raises(ConfigError, match=rf'^track = "{name}" needs .*; pip install "signfade.tracking."$'):
+    with pytest.raises(ConfigError, match=rf"^track = \"{name}\" needs .* -e '\.\[tracking\]'$"):
         train(tiny(tmp_path, f"track={name}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
