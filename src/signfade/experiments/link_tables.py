@@ -217,7 +217,9 @@ def curve_table(mean_snr_db: Array, cell: CellSettings, needs: LinkNeeds) -> Dat
     `bler_faded`). Takes the devices' mean SNRs at one antenna, `[K]`.
     """
     combined_db, law = mean_snr_db + array_gain_db(cell), fading_law(cell)
-    ends = (min(combined_db.min(), needs.bit_db) - 5, max(combined_db.max(), needs.bit_db) + 5)
+    shown_db = [combined_db.min(), combined_db.max(), needs.bit_db]
+    shown_db += [] if needs.word_db is None else [needs.word_db]
+    ends = (min(shown_db) - 5, max(shown_db) + 5)
     grid = np.linspace(*ends, 121)
     snr = 10 ** (grid / 10)
     one = snr / cell.antennas
