@@ -518,6 +518,13 @@ def test_link(
         assert word in printed
 
 
+def test_links_of_two_names_are_kept_apart(tmp_path: Path) -> None:
+    for name in ("near", "far"):
+        assert signfade(["link", "--name", name, "--out", str(tmp_path)]) == 0
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")}
+    assert found == {"near-link/link.png", "far-link/link.png"}
+
+
 def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:
     from signfade.experiments.config import load
     from signfade.experiments.link_study import study_link
