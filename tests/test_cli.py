@@ -499,7 +499,7 @@ def test_report_of_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("changes", "pictures", "words"),
     [
-        ((), {"link.png"}, ("Link budget", "anybody in this cell", "gaussian fading", "0.000")),
+        ((), {"link.png"}, ("Link budget", "anybody in this cell", "at 2 GHz", "Gaussian fading", "0.000")),
         (("cell.snr_db=0", "cell.fading=none"), {"link.png"}, ("0.650", "0.682", "1.000")),
         (("cell=none",), set(), ("Perfect links", "0.363", "Time and energy")),
     ],
