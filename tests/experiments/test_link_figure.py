@@ -31,7 +31,8 @@ def draw(*changes: str) -> tuple[Figure, dict[str, Axes]]:
     assert figure is not None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure.canvas.draw()
+        # the canvas of a figure without pyplot draws nothing
+        figure.draw_without_rendering()
     return figure, {ax.get_title(loc="left")[0]: ax for ax in figure.axes if ax.get_title(loc="left")}
 
 

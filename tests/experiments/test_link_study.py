@@ -284,7 +284,7 @@ def test_text_fits_100_columns_and_everything_is_drawn(changes: list[str]) -> No
     assert figure is not None
     drawn = [ax for ax in figure.axes if ax.get_title(loc="left")]
     assert len(drawn) == 3 + 2 * ("coverage" in names) + (found.needs.word_snr is not None)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
 
 
 @pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
