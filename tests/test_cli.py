@@ -522,7 +522,7 @@ def test_report_of_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("changes", "pictures", "words"),
     [
-        ((), {"link.png"}, ("Link budget", "anybody in this cell", "gaussian fading", "0.000")),
+        ((), {"link.png"}, ("Link budget", "anybody in this cell", "at 2 GHz", "Gaussian fading", "0.000")),
         (("cell.snr_db=0", "cell.fading=none"), {"link.png"}, ("0.650", "0.682", "1.000")),
         (("cell=none",), set(), ("Perfect links", "0.363", "Time and energy")),
     ],
@@ -539,6 +539,13 @@ def test_link(
     assert {path.name for path in tmp_path.rglob("*.png")} == pictures
     for word in words:
         assert word in printed
+
+
+def test_links_of_two_names_are_kept_apart(tmp_path: Path) -> None:
+    for name in ("near", "far"):
+        assert signfade(["link", "--name", name, "--out", str(tmp_path)]) == 0
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")}
+    assert found == {"near-link/link.png", "far-link/link.png"}
 
 
 def test_link_predicts_the_mean_over_its_devices(tmp_path: Path) -> None:

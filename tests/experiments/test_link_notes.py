@@ -43,7 +43,7 @@ def test_the_error_with_pilots_is_that_of_theory(aggregator: str, modulation: st
 def test_the_share_of_lost_words_is_that_of_theory() -> None:
     (note,) = switch_notes(load(None, ["cell.side_info=coded", "cell.code_length=200"]), np.array([3.0]))
     lost = block_error_faded(10**0.3, 64 + 24, 200)
-    assert note == f"Scalars: {100 * lost:.0f} % of the codewords (200 bits, 32 bits per scalar) are lost."
+    assert note == f"Scalars: {100 * lost:.1f} % of the codewords (200 bits, 32 bits per scalar) are lost."
     (note,) = notes("cell.side_info=coded", "method.scales=layer", "method.aggregator=sbfl")
     assert "depends on the model" in note
 
@@ -58,6 +58,17 @@ def test_wrong_bits_are_those_of_the_fading() -> None:
     snr = np.array([0.5, 8.0])
     expected = np.mean((1 - np.sqrt(snr / (2 + snr))) / 2)
     assert bit_errors(snr, CellSettings(fading="rayleigh")) == pytest.approx(expected, rel=1e-6)
+
+
+def test_rare_errors_are_not_called_none() -> None:
+    """A good link, whose tenths of a percent are all zero."""
+    settings = load(None, ["cell.snr_db=11", "cell.fading=none", "cell.side_info=coded"])
+    found = study_link(settings)
+    assert found.notes[0] == "Bits: 0.019 % arrive with the wrong sign."  # Q(sqrt(10**1.1)) = 1.94e-4
+    (row, *_), shown = found.tables.tables["devices"].rows, found.tables.tables["devices"].columns
+    assert shown["ber"].write(row["ber"]) == "0.019"
+    assert shown["bler"].write(row["bler"]) == "<1e−9"
+    assert shown["outage"].write(row["outage"]) == "0"
 
 
 def test_one_device_over_the_air_is_one_device() -> None:

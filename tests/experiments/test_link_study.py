@@ -284,7 +284,25 @@ def test_text_fits_100_columns_and_everything_is_drawn(changes: list[str]) -> No
     assert figure is not None
     drawn = [ax for ax in figure.axes if ax.get_title(loc="left")]
     assert len(drawn) == 3 + 2 * ("coverage" in names) + (found.needs.word_snr is not None)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
+def test_rows_hold_numbers_of_python(changes: list[str]) -> None:
+    kinds = {
+        type(one)
+        for table in study(*changes).tables.tables.values()
+        for row in table.rows
+        for one in row.values()
+    }
+    assert kinds <= {float, int, bool, str, type(None)}
+
+
+def test_a_study_shows_itself_in_two_lines() -> None:
+    first, second = repr(study("cell.snr_db=3", "cell.antennas=10", "name=mine")).splitlines()
+    assert first == "<signfade link mine, 20 devices: mean SNR 13.0, 13.0 and 13.0 dB at 5, 50 and 95 %;"
+    assert second.endswith(".tables.tables: devices, cdf, curves, cost, errors>")
+    assert "1 device: perfect links;" in repr(study("cell=none", "data.devices=1"))
 
 
 def test_json_and_csv_hold_everything_that_the_docs_explain(

@@ -125,6 +125,7 @@ def _show(result: RunsResult, as_json: bool = False, csv_folder: Path | None = N
 def link(
     config: ConfigFile = None,
     overrides: Overrides = None,
+    name: Name = None,
     out: Out = None,
     correlation: Annotated[
         float, Option(metavar="R", help="Between any two devices' gradients, for the limit.")
@@ -144,7 +145,7 @@ def link(
     predicted for every rule, and how far the run's method is above the limit. The figure goes to
     OUT/NAME-link.
     """
-    settings = read_settings(config, overrides, out)
+    settings = read_settings(config, overrides, out, name)
     from signfade import api
     from signfade.experiments.files import folder_name
     from signfade.experiments.style import save_figure

@@ -16,14 +16,35 @@ from signfade.experiments.files import FolderError, why, write_atomically
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["Column", "DataTable", "TableSet"]
+__all__ = ["Column", "DataTable", "TableSet", "percent"]
 
 _DASH = "–"
+_LEAST = 1e-9  # percent: what is rarer is not told apart
+
+
+def percent(share: float) -> str:
+    """Return a share, from 0 to 1, in percent: two significant digits, and tenths from 1 % on.
+
+    Example:
+        >>> [percent(share) for share in (0.302, 0.00013, 1.3e-8, 1e-40, 0.0)]
+        ['30.2', '0.013', '1.3e-6', '<1e-9', '0']
+    """
+    value = 100 * float(share)
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if value < _LEAST:
+        return f"<{_LEAST:.0e}".replace("e-0", "e-")
+    if value < 1e-3:
+        return f"{value:.1e}".replace("e-0", "e-")
+    return f"{value:.{max(1, 1 - math.floor(math.log10(value)))}f}"
 
 
 @dataclass(frozen=True)
 class Column:
-    """How people see a column: its header, and how its numbers are written, after a multiplication."""
+    """How people see a column: its header, and how its numbers are written, after a multiplication.
+
+    The style "%" is that of shares, from 0 to 1, which `percent` writes.
+    """
 
     header: str
     style: str = ".1f"
@@ -37,6 +58,8 @@ class Column:
             return "yes" if value else "no"
         if isinstance(value, str):
             return value
+        if self.style == "%":
+            return percent(value).replace("-", "−")
         return f"{self.times * value:{self.style}}".replace("-", "−")
 
 

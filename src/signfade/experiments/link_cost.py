@@ -74,7 +74,7 @@ def cost_table(settings: RunSettings, layers: tuple[int, ...], radio: Radio) -> 
     )
     rows = [
         {"span": span, "bits": row[0], "symbols": row[1], "airtime_s": row[2], "energy_j": row[3]}
-        for span, row in zip(spans, (*usual, *whole))
+        for span, row in zip(spans, [*usual.tolist(), *whole.tolist()])
     ]
     columns = {
         "span": Column(""),

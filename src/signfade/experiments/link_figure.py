@@ -10,9 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from signfade.experiments.data_table import DataTable
+from signfade.experiments.point_labels import label_points
 from signfade.experiments.style import INK, MUTED, SERIES, figure_style, line_style, log_ticks
 from signfade.uplink.radio import make_cell
 
@@ -25,8 +27,8 @@ Array = NDArray[np.float64]
 
 _NAMED = 40  # up to so many devices are marked with their numbers
 _PIXELS = 400
-_ANGLES = np.radians([55, 125, -55, -125, 0, 180, 90, -90])  # where a number may stand beside its point
-_SMALLEST = 1e-4  # share of errors at the bottom of a plot
+_TITLE_PAD = 28  # points: room for two lines of legend between the title and the axes
+_BOTTOM = (1e-8, 1e-4)  # share of errors at the bottom of a plot: as the devices have it, within these
 
 
 def draw_link(study: LinkStudy) -> Figure:
@@ -40,11 +42,12 @@ def draw_link(study: LinkStudy) -> Figure:
     panels.append(_shares)
     columns = -(-len(panels) // 2)
     with figure_style():
-        figure = Figure((3.7 * columns, 6.4), layout="constrained")
+        figure = Figure((3.7 * columns, 6.9), layout="constrained")
         grid = figure.subplots(2, columns, squeeze=False).ravel()
         for ax, draw, letter in zip(grid, panels, "abcdefgh"):
             draw(study, ax)
-            ax.set_title(f"{letter}  {ax.get_title(loc='left')}")
+            ax.set_title(f"{letter}  {ax.get_title(loc='left')}", pad=_TITLE_PAD)
+            _legend(ax)
         for ax in grid[len(panels) :]:
             ax.set_axis_off()
     return figure
@@ -58,33 +61,20 @@ def _device(study: LinkStudy, key: str) -> Array:
     return _column(study.tables.tables["devices"], key)
 
 
-def _name_points(ax: Axes, x: Array, y: Array, **look: Any) -> None:
-    """Write the devices' numbers beside their points, if they are few; each where there is still room.
+def _legend(ax: Axes) -> None:
+    """Put the legend above the axes, where it covers nothing."""
+    look: dict[str, Any] = {"fontsize": 7, "handlelength": 1.9, "columnspacing": 1.2, "labelspacing": 0.35}
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0.3, borderaxespad=0, **look)
 
-    Call it once the axes have their limits.
-    """
-    if len(x) > _NAMED:
-        return
-    style: dict[str, Any] = {
-        "ha": "center",
-        "va": "center",
-        "fontsize": 6.5,
-        "zorder": 4,
-        "transform": ax.transAxes,
-    } | look
-    points = (ax.transScale + ax.transLimits).transform(np.column_stack([x, y]))
-    taken = [(u, v, 0.012, 0.014) for u, v in points]  # middle and half the size, in parts of the axes
-    for number, (u, v) in enumerate(points):
-        wide, high = 0.012 * len(str(number)) + 0.002, 0.02
-        spots = [(u + r * np.cos(a), v + r * np.sin(a)) for r in (0.034, 0.06, 0.085) for a in _ANGLES]
-        free = (
-            (across, up)
-            for across, up in spots
-            if all(abs(across - a) > wide + w or abs(up - b) > high + h for a, b, w, h in taken)
-        )
-        across, up = next(free, spots[0])
-        taken.append((across, up, wide, high))
-        ax.text(across, up, str(number), **style)
+
+def _with_fading(study: LinkStudy) -> str:
+    return f"with {study.settings.cell.fading.title()} fading"
+
+
+def _name_points(ax: Axes, x: Array, y: Array, **look: Any) -> None:
+    """Write the devices' numbers beside their points, if they are few."""
+    if len(x) <= _NAMED:
+        label_points(ax, x, y, **look)
 
 
 def _map(study: LinkStudy, ax: Axes) -> None:
@@ -101,8 +91,11 @@ def _map(study: LinkStudy, ax: Axes) -> None:
     edge = (-radius, radius, -radius, radius)
     image = ax.imshow(picture, extent=edge, origin="lower", interpolation="bilinear", **color)
     x, y = _device(study, "x_m") / 1e3, _device(study, "y_m") / 1e3
-    ax.scatter(x, y, c=devices, s=26, edgecolors="white", linewidths=0.9, zorder=3, **color)
-    ax.plot(0, 0, marker="^", color=SERIES[1], markersize=7, markeredgecolor="white", linestyle="none")
+    ring: dict[str, Any] = {"s": 26, "edgecolors": "white", "linewidths": 0.9}
+    ax.scatter(x, y, c=devices, zorder=3, **ring, **color)
+    ax.scatter([], [], color=MUTED, label="devices", **ring)
+    mast: dict[str, Any] = {"marker": "^", "markersize": 7, "markeredgecolor": "white", "linestyle": "none"}
+    ax.plot(0, 0, color=SERIES[1], label="base station", **mast)
     ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=MUTED, linewidth=0.8))
     ax.set(
         xlim=(-1.05 * radius, 1.05 * radius), ylim=(-1.05 * radius, 1.05 * radius), xlabel="km", ylabel="km"
@@ -134,14 +127,13 @@ def _distances(study: LinkStudy, ax: Axes) -> None:
     _needed(study, ax.axhline)
     ax.set(xlabel="distance (m)", ylabel="mean SNR (dB)", title="SNR against distance")
     _name_points(ax, x, y)
-    ax.legend(loc="upper right", fontsize=7.5)
 
 
 def _needed(study: LinkStudy, draw: Callable[..., Any], word: bool = False) -> None:
     """Draw a line at the SNR that bits, or codewords, need."""
     snr_db = study.needs.word_db if word else study.needs.bit_db
     assert snr_db is not None
-    text = f"needed for {100 * study.needs.target:g} % ({snr_db:.1f} dB)".replace("-", "−")
+    text = f"{100 * study.needs.target:g} % errors: {snr_db:.1f} dB".replace("-", "−")
     draw(snr_db, color=MUTED, linewidth=1.0, dashes=(3, 2), zorder=1, label=text)
 
 
@@ -152,30 +144,34 @@ def _cdf(study: LinkStudy, ax: Axes) -> None:
     if cell.fading != "none":
         below = 100 * _column(table, "below")
         style = line_style(1)
-        ax.plot(snr, below, color=style.color, dashes=style.dashes, label=f"with {cell.fading} fading")
+        ax.plot(snr, below, color=style.color, dashes=style.dashes, label=_with_fading(study))
     mine = _device(study, "mean_snr_db")
     ax.scatter(mine, np.interp(mine, snr, users), s=14, color=INK, zorder=3, linewidths=0, label="devices")
     _needed(study, ax.axvline)
     ax.set(xlabel="SNR (dB)", ylabel="below this SNR (%)", ylim=(0, 101), title="Distribution of SNRs")
-    ax.legend(loc="lower right", fontsize=7.5)
 
 
 def _errors(study: LinkStudy, ax: Axes, key: str, label: str) -> None:
     table, cell = study.tables.tables["curves"], study.settings.cell
     snr, faded = _column(table, "snr_db"), _column(table, f"{key}_faded")
-    ax.plot(snr, _column(table, key), color=line_style(0).color, label="without fading")
+    plain = _column(table, key)
+    ax.plot(snr, plain, color=line_style(0).color, label="without fading")
     if cell.fading != "none":
         style = line_style(1)
-        ax.plot(snr, faded, color=style.color, dashes=style.dashes, label=f"with {cell.fading} fading")
+        ax.plot(snr, faded, color=style.color, dashes=style.dashes, label=_with_fading(study))
     x = _device(study, "mean_snr_db")
     y = np.exp(np.interp(x, snr, np.log(np.maximum(faded, 1e-300))))
     ax.scatter(x, y, s=14, color=INK, zorder=3, linewidths=0)
     _needed(study, ax.axvline, key == "bler")
+    bottom = float(10 ** np.floor(np.log10(np.clip(y.min(), *_BOTTOM))))
+    above = snr[np.maximum(faded, plain) >= bottom]  # to the right of these there is nothing to see
     ax.set_yscale("log")
-    ax.set(xlabel="SNR (dB), with fading its mean", ylabel=label, ylim=(_SMALLEST, 1.0))
-    log_ticks(ax.yaxis, 1e4)
+    ax.set(xlabel="SNR (dB), with fading its mean", ylabel=label, ylim=(bottom, 1.0))
+    ax.set_xlim(snr[0], min(above[-1] + 0.05 * (above[-1] - snr[0]), snr[-1]))
+    log_ticks(ax.yaxis, 1 / bottom)
+    if hidden := int((y < bottom).sum()):
+        ax.plot([], [], color=INK, marker="v", linestyle="none", label=f"{hidden} of {len(y)} devices below")
     _name_points(ax, x, y)
-    ax.legend(loc="lower right", fontsize=7.5)
 
 
 def _bit_errors(study: LinkStudy, ax: Axes) -> None:
@@ -201,5 +197,4 @@ def _shares(study: LinkStudy, ax: Axes) -> None:
     ax.set(ylabel="share (%)", xlabel="device" if len(share) <= _NAMED else "devices, sorted")
     ax.set_title("Share of the sum's error")
     ax.grid(visible=False, axis="x")
-    ax.legend(loc="upper right", fontsize=7.5)
-    ax.margins(y=0.2)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))

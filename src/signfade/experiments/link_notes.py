@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from signfade.device import EXACT_BITS
+from signfade.experiments.data_table import percent
 from signfade.experiments.link_needs import LinkNeeds, fading_law, find_needs
 from signfade.server import AGGREGATORS
 from signfade.settings import CellSettings, MethodSettings, RunSettings
@@ -83,10 +84,8 @@ def downlink_note(radio: Radio) -> list[str]:
     if cell.downlink == "error_free" or mean_db is None:
         return []
     one_antenna = 10 ** (mean_db / 10) / cell.antennas  # each sends a part of the power
-    missed = np.mean(outage(2**cell.downlink_rate - 1, one_antenna, **fading_law(cell)))
-    return [
-        f"Downlink: {100 * missed:.1f} % of the broadcasts at {cell.downlink_rate:g} bit/s/Hz are missed."
-    ]
+    missed = percent(float(np.mean(outage(2**cell.downlink_rate - 1, one_antenna, **fading_law(cell)))))
+    return [f"Downlink: {missed} % of the broadcasts at {cell.downlink_rate:g} bit/s/Hz are missed."]
 
 
 def switch_notes(
@@ -104,7 +103,7 @@ def switch_notes(
     Example:
         >>> from signfade.experiments.config import load
         >>> switch_notes(load(None, ["cell.side_info=coded", "method.side_bits=4"]), np.array([10.0]))
-        ['Scalars: 15 % of the codewords (128 bits, 4 bits per scalar) are lost.']
+        ['Scalars: 15.2 % of the codewords (128 bits, 4 bits per scalar) are lost.']
     """
     cell, method = settings.cell, settings.method
     if len(mean_snr_db) > _LEVELS:
@@ -139,7 +138,7 @@ def _scalars(settings: RunSettings, needs: LinkNeeds, snr: Array) -> str:
     if needs.word_bits is None or needs.word_length is None:
         return "Scalars: a codeword carries those of all layers; how many are lost depends on the model."
     lost = block_error_faded(snr, needs.word_bits, needs.word_length, **fading_law(cell))
-    share = f"{100 * np.mean(lost):.0f} %"
+    share = f"{percent(float(np.mean(lost)))} %"
     return f"Scalars: {share} of the codewords ({needs.word_length} bits, {each} bits per scalar) are lost."
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from signfade.experiments.data_table import Column, DataTable, TableSet
+from signfade.experiments.data_table import Column, DataTable, TableSet, percent
 from signfade.experiments.distance import limit_lines, limit_numbers
 from signfade.experiments.figures import mse_curves
 from signfade.experiments.link_cost import cost_table, message_bits
-from signfade.experiments.link_needs import LinkNeeds, fading_law, find_needs
+from signfade.experiments.link_needs import LinkNeeds, array_gain_db, fading_law, find_needs
 from signfade.experiments.link_notes import (
     bit_errors,
     downlink_note,
@@ -90,7 +90,7 @@ def theory_errors(
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LinkStudy:
     """The cell of a run and what theory says about it: tables, sentences and a figure.
 
@@ -106,6 +106,16 @@ class LinkStudy:
     errors: dict[str, float]  # of a coordinate, squared, over its variance, by label; over fading and devices
     tables: TableSet
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        count, snrs = self.settings.data.devices, "perfect links"
+        if self.radio.mean_snr_db is not None:
+            combined_db = self.radio.mean_snr_db + array_gain_db(self.settings.cell)
+            levels = np.quantile(combined_db, (0.05, 0.5, 0.95))
+            snrs = "mean SNR {:.1f}, {:.1f} and {:.1f} dB at 5, 50 and 95 %".format(*levels)
+        devices, names = "1 device" if count == 1 else f"{count:,} devices", ", ".join(self.tables.tables)
+        has = f".plot(), .text(), .notes, .errors, .needs, .radio, .tables.tables: {names}"
+        return f"<signfade link {self.settings.name}, {devices}: {snrs};\n {has}>"
 
     def text(self) -> list[RenderableType]:
         """Return what `signfade link` prints, for a console of 100 columns or more."""
@@ -158,7 +168,7 @@ def study_link(
             tables["coverage"] = coverage_table(cell, needs)
         tables["curves"] = curve_table(radio.mean_snr_db, cell, needs)
         wrong = bit_errors(10 ** (radio.mean_snr_db / 10), cell)
-        notes = [f"Bits: {100 * wrong:.1f} % arrive with the wrong sign."]
+        notes = [f"Bits: {percent(wrong)} % arrive with the wrong sign."]
         notes += fading_note(cell)
         notes += switch_notes(settings, radio.mean_snr_db, faded, needs) + downlink_note(radio)
         if radio.positions_km is not None:
@@ -225,5 +235,5 @@ def plot_errors(snr_db: Array, *, family: Family = "gaussian", fading: Fading = 
     """Return the curves of `theory_errors` against the SNR; the ideal rule, which has none, is left out."""
     errors = theory_errors(snr_db, family=family, fading=fading)
     shown = {label: error for label, error in errors.items() if error.any() and np.isfinite(error).any()}
-    across = "SNR (dB)" if fading == "none" else f"mean SNR (dB), {fading} fading"
+    across = "SNR (dB)" if fading == "none" else f"mean SNR (dB), {fading.title()} fading"
     return mse_curves(snr_db, shown, across=across)

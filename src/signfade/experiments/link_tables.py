@@ -5,6 +5,7 @@ Path losses, shadowing, line of sight and SNRs are read from the radio and the c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ _LEVELS = 500  # quantiles of the users' mean SNRs that stand for all of them
 _SHADOWS = special.ndtri((np.arange(201) + 0.5) / 201)  # shadowing, in deviations
 _BAND = 0.005  # users within half a percent of a quantile stand for it
 _LISTED = 2000  # at most so many devices by name
+
+
+def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return columns of one length as rows of Python's own numbers."""
+    return [dict(zip(columns, row)) for row in zip(*(np.asarray(x).tolist() for x in columns.values()))]
 
 
 def budget_table(crowd: Radio, needs: LinkNeeds) -> DataTable:
@@ -91,11 +97,11 @@ def budget_table(crowd: Radio, needs: LinkNeeds) -> DataTable:
         "mean_snr_db": Column("= mean SNR of a bit (dB)"),
         "needed_snr_db": Column(f"needed for a BER of {target}"),
         "margin_db": Column("margin (dB)"),
-        "ber": Column("BER, mean over fading (%)", ".1f", 100),
-        "outage": Column("outage: below the need (%)", ".1f", 100),
+        "ber": Column("BER, mean over fading (%)", "%"),
+        "outage": Column("outage: below the need (%)", "%"),
         "needed_bler_snr_db": Column(f"{word}: needed for a BLER of {target}"),
         "bler_margin_db": Column(f"{word}: margin (dB)"),
-        "bler": Column(f"{word}: BLER, mean over fading (%)", ".1f", 100),
+        "bler": Column(f"{word}: BLER, mean over fading (%)", "%"),
     }
     idle = {"line_of_sight": None, "array_gain_db": 0.0, "bits_per_symbol": 1, "needed_bler_snr_db": None}
     shown = {
@@ -119,8 +125,9 @@ def cdf_table(mean_snr_db: Array, cell: CellSettings) -> DataTable:
     users = np.searchsorted(combined_db, grid, side="right") / combined_db.size
     one_antenna = 10 ** (levels / 10) / cell.antennas
     below = np.mean(outage(10 ** (grid[:, None] / 10), one_antenna, **law), axis=1)
-    rows = [{"snr_db": x, "users_below": mean, "below": faded} for x, mean, faded in zip(grid, users, below)]
-    return DataTable("Distribution of SNRs", {}, rows)
+    return DataTable(
+        "Distribution of SNRs", {}, _rows({"snr_db": grid, "users_below": users, "below": below})
+    )
 
 
 def coverage_table(cell: CellSettings, needs: LinkNeeds) -> DataTable:
@@ -141,11 +148,9 @@ def coverage_table(cell: CellSettings, needs: LinkNeeds) -> DataTable:
         medians[state] = snr_db[:, len(_SHADOWS) // 2]
         expected += weight * snr_db.mean(axis=1)
         covered += weight * (1 - missed)
-    rows = [
-        dict(zip(("distance_m", "line_of_sight", "snr_db", "clear_snr_db", "blocked_snr_db", "covered"), row))
-        for row in zip(1e3 * distance, clear, expected, medians[True], medians[False], covered)
-    ]
-    return DataTable("Coverage", {}, rows)
+    columns = {"distance_m": 1e3 * distance, "line_of_sight": clear, "snr_db": expected}
+    columns |= {"clear_snr_db": medians[True], "blocked_snr_db": medians[False], "covered": covered}
+    return DataTable("Coverage", {}, _rows(columns))
 
 
 def device_table(settings: RunSettings, radio: Radio, needs: LinkNeeds) -> DataTable:
@@ -170,20 +175,20 @@ def device_table(settings: RunSettings, radio: Radio, needs: LinkNeeds) -> DataT
         share = error / error.sum() * (len(error) / radio.devices)
     columns |= {"mean_snr_db": snr_db + array_gain_db(cell), **needs.margins(snr_db, cell)}
     columns |= {"error": error, "error_share": share}
-    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    rows = _rows(columns)
     heads = {
         "device": Column("device", ".0f"),
         "distance_m": Column("distance\n(m)", ".0f"),
         "line_of_sight": Column("LOS"),
         "path_loss_db": Column("path loss\n(dB)"),
-        "shadowing_db": Column("shadowing\n(dB)"),
+        "shadowing_db": Column("shadow\n(dB)"),
         "power_dbm": Column("power\n(dBm)"),
         "mean_snr_db": Column("mean SNR\n(dB)"),
         "margin_db": Column("margin\n(dB)"),
-        "ber": Column("BER\n(%)", ".1f", 100),
-        "outage": Column("outage\n(%)", ".1f", 100),
-        "bler": Column("BLER\n(%)", ".1f", 100),
-        "error_share": Column("share of\nerror (%)", ".1f", 100),
+        "ber": Column("BER\n(%)", "%"),
+        "outage": Column("outage\n(%)", "%"),
+        "bler": Column("BLER\n(%)", "%"),
+        "error_share": Column("share of\nerror (%)", "%"),
     }
     shown = {key: column for key, column in heads.items() if key in columns}
     if cell.side_info != "coded":
@@ -217,7 +222,9 @@ def curve_table(mean_snr_db: Array, cell: CellSettings, needs: LinkNeeds) -> Dat
     `bler_faded`). Takes the devices' mean SNRs at one antenna, `[K]`.
     """
     combined_db, law = mean_snr_db + array_gain_db(cell), fading_law(cell)
-    ends = (min(combined_db.min(), needs.bit_db) - 5, max(combined_db.max(), needs.bit_db) + 5)
+    shown_db = [combined_db.min(), combined_db.max(), needs.bit_db]
+    shown_db += [] if needs.word_db is None else [needs.word_db]
+    ends = (min(shown_db) - 5, max(shown_db) + 5)
     grid = np.linspace(*ends, 121)
     snr = 10 ** (grid / 10)
     one = snr / cell.antennas
@@ -225,4 +232,4 @@ def curve_table(mean_snr_db: Array, cell: CellSettings, needs: LinkNeeds) -> Dat
     if needs.word_bits is not None and needs.word_length is not None:
         word = (needs.word_bits, needs.word_length)
         columns |= {"bler": block_error(snr, *word), "bler_faded": block_error_faded(one, *word, **law)}
-    return DataTable("Error curves", {}, [dict(zip(columns, row)) for row in zip(*columns.values())])
+    return DataTable("Error curves", {}, _rows(columns))

@@ -42,12 +42,12 @@ def _heading(study: LinkStudy) -> str:
     devices = "1 device" if count == 1 else f"{count:,} devices"
     if study.radio.mean_snr_db is None:
         return f"{devices}. Perfect links: no fading, no noise."
-    fading = "no fading" if cell.fading == "none" else f"{cell.fading} fading"
+    fading = "no fading" if cell.fading == "none" else f"{cell.fading.title()} fading"
     band = f"{cell.bandwidth_hz / 1e3:g} kHz per device, {fading}"
     if not cell.placed:
         return f"{devices} with given SNRs, {band}."
     title = make_cell(cell).budget.model.title
-    return f"{devices} within {cell.radius_km:g} km, {title} at {cell.carrier_mhz:g} MHz, {band}."
+    return f"{devices} within {cell.radius_km:g} km, {title} at {cell.carrier_mhz / 1e3:g} GHz, {band}."
 
 
 def _snrs(study: LinkStudy) -> DataTable:
@@ -55,7 +55,7 @@ def _snrs(study: LinkStudy) -> DataTable:
     cell, crowd = study.settings.cell, study.crowd
     found = [("mean, this run's devices", study.radio.mean_snr_db, array_gain_db(cell))]
     if cell.fading != "none":
-        found.append((f"with {cell.fading} fading", study.faded_snr_db, 0.0))
+        found.append((f"with {cell.fading.title()} fading", study.faded_snr_db, 0.0))
     if crowd is not None:
         found.append(("mean, anybody in this cell", crowd.mean_snr_db, array_gain_db(cell)))
     rows = [
@@ -96,7 +96,7 @@ def _about_errors(study: LinkStudy) -> str:
 
     cell = study.settings.cell
     faded = study.radio.mean_snr_db is not None and cell.fading != "none"
-    over = f"devices and {cell.fading} fading" if faded else "devices, without fading"
+    over = f"devices and {cell.fading.title()} fading" if faded else "devices, without fading"
     return (
         f"Averaged over {over}; {study.settings.method.family.title()} coordinates, all independent.\n"
         f"{VOTE_RULE} is the vote of all devices; the other rules take each device by itself.\n"

@@ -136,7 +136,7 @@ def scale_vertical(ax: Axes, values: NDArray[np.float64], span: float = 25) -> N
 def log_ticks(axis: Axis, span: float) -> None:
     """Write plain numbers on a logarithmic axis; 2 and 5 as well where there are few powers of ten."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 1e3 else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-")))
     axis.set_minor_formatter(NullFormatter())
 
 
