@@ -72,7 +72,7 @@ def draw(folder: Path, target: Path) -> list[Path]:
     axes.axvline(1, color="0.6", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlabel("speed as a multiple of the candidate it is compared with (median, quartiles)")
+    axes.set_xlabel("speed over that of its reference (median, quartiles)")
     figure.legend(loc="outside upper right", ncols=len(releases))
     return save_figure(figure, target, ["png"])
 

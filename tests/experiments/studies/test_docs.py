@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from signfade.experiments.studies import study as framework
 from signfade.experiments.studies.catalogue import STUDIES
-from signfade.experiments.studies.records import FULL
+from signfade.experiments.studies.records import FULL, Record, Records
 from signfade.experiments.studies.runner import Runner
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -38,6 +39,13 @@ def test_pages_are_drawn_from_the_records_beside_them(
     for stem in asked:
         suffixes = ("png", "svg") if stem.parent.name == "results" else ("png",)
         assert all((DOCS / stem.parent.name / f"{stem.name}.{suffix}").is_file() for suffix in suffixes)
+
+
+def test_a_published_record_stays_when_no_part_wants_it_any_more(tmp_path: Path) -> None:
+    file = tmp_path / "docs" / "results" / "runs.json"
+    Records([Record("once wanted", "family", 0, 3, {}, {"round": [3]})]).write(file)
+    Runner(tmp_path / "out", FULL, tmp_path / "docs").write_docs([])
+    assert [record["name"] for record in json.loads(file.read_text())["runs"]] == ["once wanted"]
 
 
 def test_the_data_in_the_docs_is_small() -> None:

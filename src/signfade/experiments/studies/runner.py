@@ -137,6 +137,7 @@ class Runner:
         self.records = Records()
         if docs is not None:
             self.records.add_file(docs / "results" / "runs.json")
+        self._published = {record.name for record in self.records}
         self.refresh()
 
     def refresh(self) -> None:
@@ -249,6 +250,8 @@ class Runner:
         parts = [part for study in studies for part in study.parts]
         wants = [want.settings for part in parts for want in part.needs(self.scale, self.records)]
         found = [record for settings in wants if (record := self.records.whole(settings)) is not None]
+        # What was published stays, whatever is wanted now.
+        found += [record for record in self.records if record.name in self._published]
         used = {record.name: record for record in found}  # a run answers more than one want
         written.append(self.records.write(data / "runs.json", used.values()))
         measured = self.results(parts).measured

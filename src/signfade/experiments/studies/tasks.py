@@ -106,10 +106,10 @@ def _reads(task: str) -> bool:
 
 def _figure(results: Results) -> list[Block]:
     begun = [task for task in _TASKS if _table(results, task)] or _TASKS[:1]
+    styles = label_styles(dict.fromkeys(name for task in _TASKS for name in _CONFIGS[task]["variants"]))
     with new_figure((9.6, 3.6), columns=len(begun)) as (figure, panels):
         for task, axes in zip(begun, np.ravel(panels)):
             shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_BANDWIDTHS)))]
-            styles = label_styles(name for name, _ in shown)
             for name, band in shown:
                 records = results.records.find_all(_runs(results.scale, task, name, band))
                 curves = [(record, record.points("accuracy")) for record in records]
