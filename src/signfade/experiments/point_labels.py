@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 _ANGLES = np.radians([55, 125, -55, -125, 0, 180, 90, -90])  # where a number may stand beside its point
 _RADII = (0.034, 0.06, 0.085)  # how far from it, in parts of the axes
-_STEP = 0.01  # lines are looked at in steps of this length
+_STEP = 0.01  # lines are sampled in steps of this length
 _HEAVY, _HEAVIEST = 1e3, 1e6  # on another label is worse than on any line, outside the axes worst of all
 
 
