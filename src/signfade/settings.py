@@ -607,6 +607,13 @@ class ServerSettings(_Section):
     momentum: float = Field(0.0, ge=0, lt=1, description="weight of past estimates, as in the paper")
     optimizer: str = Field("momentum", description="momentum, or any class of torch.optim by name, e.g. adam")
     schedule: Schedule = Field("constant", description="sqrt divides the learning rate by sqrt(t + 1)")
+    averaging: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="weight of the past in a running average of the models, which is what is evaluated and "
+        "handed out; 0 is the newest model; it averages out noise, costs no bits and changes no step",
+    )
     downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit per weight down")
     clip: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, gt=0, description='largest norm of an estimate; "none" leaves it alone'
@@ -723,6 +730,8 @@ class RunSettings(_Section):
                 raise ValueError("device.control_variates needs device.local_steps in place of device.epochs")
         if self.data.name == "idx" and self.data.folder is None:
             raise ValueError('data.folder must name the folder of IDX files when data.name is "idx"')
+        if self.server.averaging > 0 and self.server.tasks != "one":
+            raise ValueError('server.averaging must be 0 unless server.tasks is "one": it averages one model')
         if self.cell.scheduling != "random" and self.data.participation == 1:
             raise ValueError(
                 f'data.participation must be below 1 with cell.scheduling = "{self.cell.scheduling}", which '

@@ -158,7 +158,7 @@ def test_a_split_into_chunks_changes_only_the_last_digits(monkeypatch: pytest.Mo
     "options",
     [
         {},
-        {"server__optimizer": "adam", "data__participation": 0.5},
+        {"server__optimizer": "adam", "data__participation": 0.5, "server__averaging": 0.7},
         {"method__aggregator": "signsgd", "server__downlink": "sign", "server__momentum": 0.9},
     ],
 )
@@ -173,6 +173,7 @@ def test_stopping_anywhere_changes_nothing(options: dict[str, Any]) -> None:
     second.restore(saved, round=2)
     assert finish(second) == records[2:]
     assert torch.equal(second.weights, through.weights)
+    assert torch.equal(second.trained_weights, through.trained_weights)
 
 
 def test_methods_share_data_cell_and_noise() -> None:

@@ -100,8 +100,8 @@ class RunResult:
 
     @cached_property
     def weights(self) -> Tensor:
-        """The trained weights, `[M]`."""
-        weights: Tensor = self._experiment.weights.clone()
+        """The trained weights, `[M]`: with `server.averaging`, the average."""
+        weights: Tensor = self._experiment.trained_weights.clone()
         return weights
 
     @cached_property

@@ -61,11 +61,19 @@ class ServerMemory:
     missed: Tensor | None = None  # rounds of signs that each device has missed, [N], where it can miss any
     others: tuple[ModelState, ...] | None = None  # the models after the first, if there may be any
     tasks: TaskState | None = None  # who has which of them
+    average: Tensor | None = None  # running average of the model, [M], if one is kept
 
     @property
     def weights(self) -> Tensor:
         """The current model, `[M]`; the first of several."""
         return self.model.weights
+
+    @property
+    def averaged(self) -> ServerMemory:
+        """The same with the model that is evaluated and handed out: the running average, if one is kept."""
+        return (
+            self if self.average is None else replace(self, model=replace(self.model, weights=self.average))
+        )
 
     @property
     def models(self) -> tuple[ModelState, ...]:
@@ -139,7 +147,8 @@ class Server:
         first, *others = (self._optimizer.init(weights) for _ in range(self.tasks.count))
         schedule, tasks = self._scheduler.init(), self.tasks.init()
         start = ServerMemory(0, first, rule, stages, control=control, schedule=schedule, missed=missed)
-        return replace(start, others=tuple(others) if self.tasks.many else None, tasks=tasks)
+        average = weights.clone() if self.settings.server.averaging > 0 else None
+        return replace(start, others=tuple(others) if self.tasks.many else None, tasks=tasks, average=average)
 
     def choose(self, memory: ServerMemory) -> tuple[ServerMemory, Devices]:
         """Return who is to send in this round, ascending: those that are scheduled and decode the broadcast.
@@ -333,10 +342,15 @@ class Server:
             mean = estimate / devices if method.weights == "sum" else estimate
             control = control + devices / self._population * (mean / local.summed - control)
             down += FULL_PRECISION_BITS * len(control)
+        average = memory.average
+        if average is not None:  # the weights a**(t - s) of all rounds s up to t, divided by their sum
+            past = self.settings.server.averaging
+            average = average.lerp(models[0].weights, (1 - past) / (1 - past ** (memory.round + 1)))
         return replace(
             memory,
             round=memory.round + 1,
             model=models[0],
+            average=average,
             others=None if tasks is None else models[1:],
             tasks=tasks,
             sent=memory.sent + bits,

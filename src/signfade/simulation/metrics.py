@@ -255,7 +255,7 @@ def _due(settings: RunSettings, done: int) -> bool:
 
 def _evaluate(simulation: Simulation, state: State) -> dict[str, Any]:
     """Evaluate the model, or every device's, if it is time to."""
-    settings, server, tasks = simulation.settings, state.server, simulation.server.tasks
+    settings, server, tasks = simulation.settings, state.server.averaged, simulation.server.tasks
     if not _due(settings, server.round):
         return {"test_loss": None, "test_accuracy": None}
     devices = device_record(simulation, server) if settings.per_device else {}

@@ -167,6 +167,11 @@ class Experiment:
         return self._state.server.weights
 
     @property
+    def trained_weights(self) -> Tensor:
+        """What is evaluated and handed out, `[M]`: the running average of `server.averaging`, if there is one."""
+        return self._state.server.averaged.weights
+
+    @property
     def models(self) -> Tensor:
         """The current model of every device, `[K, M]`."""
         weights, of = self._simulation.server.broadcast(self._state.server, np.arange(self.devices))

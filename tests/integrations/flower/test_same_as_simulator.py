@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
     "radio, a cell": {"cell.perfect": False, "cell.fading": "rayleigh", "method.weights": "share"},
     "sign downlink": {"server.downlink": "sign", "server.learning_rate": 1e-3},
     "sign downlink, adam": {"server.downlink": "sign", "server.optimizer": "adam", "server.momentum": 0.0},
+    "averaged": RADIO | {"server.averaging": 0.6},
     "local steps": RADIO | {"device.local_steps": 3, "device.momentum": 0.5},
     "epochs, private subsets": RADIO
     | {
@@ -95,4 +96,4 @@ def test_same_weights_losses_and_accuracies(name: str) -> None:
             assert result.evaluate_metrics_serverapp[number]["accuracy"] == record["test_accuracy"]
             assert result.evaluate_metrics_serverapp[number]["loss"] == record["test_loss"]
     flat = torch.cat([torch.from_numpy(array.numpy()).reshape(-1) for array in result.arrays.values()])
-    assert torch.equal(flat, simulated.weights)
+    assert torch.equal(flat, simulated.trained_weights)

@@ -102,8 +102,8 @@ class OneBitStrategy(Strategy):
         log(INFO, "\t└──> %d devices, %d weights", self.devices, self.parameters)
 
     def arrays(self) -> ArrayRecord:
-        """Return the current model: its whole state dict, as Flower's strategies have it."""
-        return self._start.arrays(self.server.weights, self.server.buffers)
+        """Return the current model, averaged if asked for: its whole state dict, as in Flower's strategies."""
+        return self._start.arrays(self.server.state.server.averaged.weights, self.server.buffers)
 
     # -- a round, to the devices -----------------------------------------------------------------------------
 
