@@ -80,5 +80,5 @@ def test_the_python_interface_hands_it_out(tmp_path: Any) -> None:
 
 
 def test_several_models_have_no_average() -> None:
-    with pytest.raises(ValueError, match="server.averaging must be 0 unless server.tasks is"):
+    with pytest.raises(ValueError, match=r"server\.averaging must be 0 unless server\.tasks is"):
         settings(server__averaging=0.5, server__tasks="clustered", method__rotation="private")

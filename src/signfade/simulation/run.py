@@ -168,7 +168,7 @@ class Experiment:
 
     @property
     def trained_weights(self) -> Tensor:
-        """What is evaluated and handed out, `[M]`: the running average of `server.averaging`, if there is one."""
+        """What is evaluated and handed out, `[M]`: the running average, if `server.averaging` asks for it."""
         return self._state.server.averaged.weights
 
     @property

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from signfade.experiments.config import overlay, resolve
+from signfade.experiments.intervals import mean_interval
 from signfade.experiments.methods import method_settings
 from signfade.experiments.studies.drawing import label_styles, log_axis, new_figure
-from signfade.experiments.studies.records import Record, Records, Results, Scale, Tier, Want, read_toml
+from signfade.experiments.studies.records import (
+    Record,
+    Records,
+    Results,
+    Scale,
+    Tier,
+    Want,
+    read_toml,
+    shared_seeds,
+)
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
 from signfade.settings import RunSettings
 
@@ -25,15 +36,22 @@ _BANDWIDTHS = {"1 MHz": 1e6, "180 kHz": 180e3}
 _BASELINE = "FedAvg"
 _LATE = 3  # evaluations that the accuracy at the end is a mean of
 _SHORTER = 40  # rounds of FedAvg, in a row of its own: two thirds of the bits
+_AIMED = "low-rate at 0.1 bit"  # what the aim is judged by
+# These are run again with a running average of the models, the same for all.
+_AVERAGED = ", averaged"
+_AVERAGING = 0.8
+_ALSO_AVERAGED = (_BASELINE, "EDEN at 0.1 bit", _AIMED)
 
 
 def _rows(task: str) -> Iterator[tuple[str, str]]:
     """Yield method and bandwidth of each row; digital messages arrive at any."""
     variants = _CONFIGS[task]["variants"]
-    digital = [name for name, layer in variants.items() if layer.get("method.aggregator") == "ideal"]
+    names = [name + end for name in variants for end in ("", _AVERAGED)[: 1 + (name in _ALSO_AVERAGED)]]
+    ideal = {name for name, layer in variants.items() if layer.get("method.aggregator") == "ideal"}
+    digital = [name for name in names if name.removesuffix(_AVERAGED) in ideal]
     yield from ((name, "any") for name in digital)
     for band in _BANDWIDTHS:
-        yield from ((name, band) for name in variants if name not in digital)
+        yield from ((name, band) for name in names if name not in digital)
 
 
 def _runs(scale: Scale, task: str, name: str, band: str) -> list[RunSettings]:
@@ -44,7 +62,9 @@ def _runs(scale: Scale, task: str, name: str, band: str) -> list[RunSettings]:
     if scale.data == "digits":
         layer |= {"data.name": "digits", "data.split": "iid", "model.name": "mlp", "data.devices": 20}
         layer |= {"model.lora_rank": 0, "model.trained": []}
-    settings = method_settings(resolve(overlay(config, layer)), name)
+    if name.endswith(_AVERAGED):
+        layer["server.averaging"] = _AVERAGING
+    settings = method_settings(resolve(overlay(config, layer)), name.removesuffix(_AVERAGED))
     return [settings.model_copy(update={"seed": seed}) for seed in range(scale.figure_seeds)]
 
 
@@ -77,11 +97,36 @@ def _table(results: Results, task: str) -> list[Block]:
     for name, band, records in found:
         if records:
             rows.append([name, band, *_cells(task, records, full)])
-        if name == _BASELINE and (shorter := [r.until(_SHORTER) for r in records if r.rounds > _SHORTER]):
+        if name.removesuffix(_AVERAGED) == _BASELINE and (shorter := _cut(records)):
             rows.append([f"{name}, {_SHORTER} rounds", band, *_cells(task, shorter, full, _SHORTER)])
     text = ["perplexity"] if _reads(task) else []
     heads = ["method", "bandwidth", "seeds", "accuracy, %", *text, "uplink, Mbit", "of FedAvg's"]
     return [Table(heads, rows, name=task)] if rows else []
+
+
+def _cut(records: Sequence[Record]) -> list[Record]:
+    """Return the records as those of shorter runs."""
+    return [record.until(_SHORTER) for record in records if record.rounds > _SHORTER]
+
+
+def _aims(results: Results) -> list[Block]:
+    """Return how far a tenth of a bit ends from FedAvg with 200 and 300 times its bits, seed by seed."""
+    rows = []
+    for task, band in product(_TASKS, _BANDWIDTHS):
+        cells = []
+        for end in ("", _AVERAGED):
+            found = [
+                results.records.find_all(_runs(results.scale, task, name + end, where))
+                for name, where in ((_AIMED, band), (_BASELINE, "any"))
+            ]
+            for other in (_cut(found[1]), found[1]):
+                ours, theirs = shared_seeds(found[0], other)
+                off = [100 * (a.late_accuracy(_LATE) - b.late_accuracy(_LATE)) for a, b in zip(ours, theirs)]
+                cells.append(mean_interval(off).short if off else "–")
+        if any(cell != "–" for cell in cells):
+            rows.append([task, band, *cells])
+    heads = ["task", "bandwidth", "newest model, 1/200", "1/300", "averaged, 1/200", "1/300"]
+    return [Table(heads, rows, name="aims")] if rows else []
 
 
 def _cells(task: str, records: Sequence[Record], full: Sequence[Record], rounds: int = 0) -> list[str]:
@@ -109,8 +154,9 @@ def _figure(results: Results) -> list[Block]:
     styles = label_styles(dict.fromkeys(name for task in _TASKS for name in _CONFIGS[task]["variants"]))
     with new_figure((9.6, 3.6), columns=len(begun)) as (figure, panels):
         for task, axes in zip(begun, np.ravel(panels)):
-            shown = [row for row in _rows(task) if row[1] in ("any", next(iter(_BANDWIDTHS)))]
-            for name, band in shown:
+            for name, band in _rows(task):
+                if name.endswith(_AVERAGED) or band not in ("any", next(iter(_BANDWIDTHS))):
+                    continue
                 records = results.records.find_all(_runs(results.scale, task, name, band))
                 curves = [(record, record.points("accuracy")) for record in records]
                 if not curves:
@@ -133,7 +179,8 @@ def _figure(results: Results) -> list[Block]:
 
 def _part(task: str) -> Part:
     def render(results: Results) -> list[Block]:
-        return [*(_figure(results) if task == _TASKS[0] else []), *_table(results, task)]
+        shared = [*_figure(results), *_aims(results)] if task == _TASKS[0] else []
+        return [*shared, *_table(results, task)]
 
     return Part(f"tasks-{_TASKS.index(task) + 1}", task, "ours", render, _wants(task), partial=True)
 

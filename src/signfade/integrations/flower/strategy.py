@@ -102,7 +102,7 @@ class OneBitStrategy(Strategy):
         log(INFO, "\t└──> %d devices, %d weights", self.devices, self.parameters)
 
     def arrays(self) -> ArrayRecord:
-        """Return the current model, averaged if asked for: its whole state dict, as in Flower's strategies."""
+        """Return the current model, averaged if asked for: its whole state dict."""
         return self._start.arrays(self.server.state.server.averaged.weights, self.server.buffers)
 
     # -- a round, to the devices -----------------------------------------------------------------------------
