@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,13 @@ def test_it_is_the_weighted_mean_of_all_models_and_changes_none(options: dict[st
     assert all(torch.equal(one, other) for one, other in zip(models, plain, strict=True))
 
 
-def test_rounds_without_a_device_leave_it_alone() -> None:
-    run = Experiment(settings(rounds=3, server__averaging=0.5, availability__dropout=1.0))
-    finish(run)
-    assert torch.equal(run.trained_weights, run.task.initial_weights())
+def test_rounds_without_a_device_count_the_model_that_stays() -> None:
+    models, run = _trained(12, server__averaging=0.8, availability__dropout=0.9, data__devices=2)
+    silent = [torch.equal(one, other) for one, other in pairwise([run.task.initial_weights(), *models])]
+    assert 3 < sum(silent) < 12  # most rounds, not all
+    weights = 0.8 ** np.arange(11, -1, -1)
+    expected = sum(w * model.double() for w, model in zip(weights / weights.sum(), models))
+    assert torch.allclose(run.trained_weights.double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("per_device", [False, True])

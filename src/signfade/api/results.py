@@ -107,6 +107,9 @@ class RunResult:
     @cached_property
     def model(self) -> nn.Module:
         """The trained model, in evaluation mode."""
+        if own := self.settings.model.personal:
+            names = ", ".join(own)
+            raise ValueError(f"every device has its own {names}; run.weights has what they share")
         make = getattr(self._experiment.task, "module", None)
         if make is None:
             data = self.settings.data.name

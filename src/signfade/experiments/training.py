@@ -49,7 +49,8 @@ OnNote = Callable[[str], None]
 OnWrite = Callable[[], None]
 MakeTask = Callable[[RunSettings], Task]
 Status = Literal["new", "unfinished", "finished"]
-_MODEL = ("server.model.", "task.")  # the model in a state; elsewhere NaN may mean "not known yet"
+# Of a state, the model; elsewhere NaN may mean "not known yet".
+_MODEL = ("server.model.", "server.average", "task.")
 _FORMAT = {"format": "2"}  # of a checkpoint; version 0.1 wrote none
 
 

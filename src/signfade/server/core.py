@@ -342,22 +342,21 @@ class Server:
             mean = estimate / devices if method.weights == "sum" else estimate
             control = control + devices / self._population * (mean / local.summed - control)
             down += FULL_PRECISION_BITS * len(control)
-        average = memory.average
-        if average is not None:  # the weights a**(t - s) of all rounds s up to t, divided by their sum
-            past = self.settings.server.averaging
-            average = average.lerp(models[0].weights, (1 - past) / (1 - past ** (memory.round + 1)))
+        memory = replace(memory, model=models[0], others=None if tasks is None else models[1:], tasks=tasks)
         return replace(
-            memory,
-            round=memory.round + 1,
-            model=models[0],
-            average=average,
-            others=None if tasks is None else models[1:],
-            tasks=tasks,
+            self.end_round(memory),
             sent=memory.sent + bits,
             downlink_bits=memory.downlink_bits + down + encoder.range_bits,
             channel_uses=memory.channel_uses + used,
             control=control,
         )
+
+    def end_round(self, memory: ServerMemory) -> ServerMemory:
+        """Count the round and average its model, which may be that of the round before."""
+        average, past = memory.average, self.settings.server.averaging
+        if average is not None:  # models of rounds s up to t count as past**(t - s), divided by the sum
+            average = average.lerp(memory.weights, (1 - past) / (1 - past ** (memory.round + 1)))
+        return replace(memory, round=memory.round + 1, average=average)
 
     def _snr_quantiles(self, received: Received) -> list[float] | None:
         """Return the smallest, median and largest SNR of a round in dB; None for perfect links."""

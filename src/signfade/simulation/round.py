@@ -55,7 +55,7 @@ def run_round(simulation: Simulation, state: State) -> tuple[State, dict[str, An
     available, present = clients.availability.apply(state.clients.availability, asked, memory.weights, t)
     state = replace(state, server=memory, clients=replace(state.clients, availability=available))
     if len(present.devices) == 0:
-        state = replace(state, server=replace(memory, round=t + 1))
+        state = replace(state, server=server.end_round(memory))
         return silent_record(simulation, state, present)
 
     shares = simulation.task.shares[present.devices] / simulation.task.shares[present.devices].sum()

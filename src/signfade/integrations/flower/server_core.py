@@ -244,7 +244,7 @@ class DeployedServer:
             raise ValueError(f"answers must be sorted by device, one each; got devices {devices.tolist()}")
         if not answers:
             self._moves.append(b"")
-            self.state = replace(self.state, server=replace(memory, round=memory.round + 1))
+            self.state = replace(self.state, server=self.core.end_round(memory))
             return RoundSummary()
         with one_thread():
             try:
