@@ -33,11 +33,22 @@ def test_few_seeds_have_no_interval() -> None:
 
 def test_an_interval_says_yes_no_or_nothing() -> None:
     one = Interval(0.05, 0.02, 0.08, 5)
-    assert (one.above(0.02), one.above(0.03), one.above(0.09)) == (True, None, False)
+    assert (one.above(0.01), one.above(0.02), one.above(0.03), one.above(0.09)) == (True, None, None, False)
     assert (one.within(0.1), one.within(0.05), one.within(0.01)) == (True, None, False)
     assert Interval(-0.05, -0.08, -0.02, 5).within(0.01) is False
     assert one.through(lambda value: -2 * value) == pytest.approx((-0.1, -0.16, -0.04, 5))
     assert one.short == "+0.1 ± 0.0 (5)"
+
+
+def test_a_seed_that_diverged_leaves_nothing_known() -> None:
+    for lost in (math.inf, -math.inf, math.nan):
+        found = mean_interval([0.5, lost, 0.6])
+        assert found.above(0.0) is found.above(9.0) is found.within(10.0) is None
+        assert found.text(2) == "diverged in some of 3 seeds"
+
+
+def test_equal_methods_are_not_above_each_other() -> None:
+    assert mean_interval([0.0, 0.0, 0.0]).above(0.0) is None
 
 
 def test_the_jackknife_of_a_mean_is_its_interval_and_of_a_deviation_covers_it() -> None:

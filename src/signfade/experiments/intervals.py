@@ -18,7 +18,10 @@ ENOUGH = 3  # seeds from which on there is an interval: that of two is too wide 
 
 
 class Interval(NamedTuple):
-    """An estimate with the ends of its 95 % interval, which are infinite for fewer than `ENOUGH` seeds."""
+    """An estimate with the ends of its 95 % interval, which are infinite for fewer than `ENOUGH` seeds.
+
+    An estimate of NaN is one over seeds of which some diverged: nothing is known, and the ends are infinite.
+    """
 
     mean: float
     low: float
@@ -26,8 +29,8 @@ class Interval(NamedTuple):
     seeds: int
 
     def above(self, level: float) -> bool | None:
-        """Whether all of the interval is at `level` or above; None if the level lies inside it."""
-        return True if self.low >= level else False if self.high < level else None
+        """Whether all of the interval is above `level`; False if all of it is below, None otherwise."""
+        return True if self.low > level else False if self.high < level else None
 
     def within(self, size: float) -> bool | None:
         """Whether all of it is between -size and size; False if none of it is, None otherwise."""
@@ -55,6 +58,8 @@ class Interval(NamedTuple):
         """
         middle, *ends = (f"{scale * value:{sign}.{digits}f}" for value in self[:3])
         seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
+        if math.isnan(self.mean):
+            return f"diverged in some of {seeds}"
         span = f"{ends[0]} to {ends[1]}; {seeds}" if self.seeds >= ENOUGH else seeds
         return f"{middle}{unit} ({span})".replace("-", "−")
 
@@ -70,7 +75,12 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of one value per seed with its interval; of differences, that of the paired test."""
+    """Return the mean of one value per seed with its interval; of differences, that of the paired test.
+
+    A value that is not finite is that of a run that diverged.
+    """
+    if not all(map(math.isfinite, values)):
+        return Interval(math.nan, -math.inf, math.inf, len(values))
     middle, half = fmean(values), half_width(values) if len(values) >= ENOUGH else math.inf
     return Interval(middle, middle - half, middle + half, len(values))
 

@@ -14,7 +14,7 @@ from signfade.experiments.studies.catalogue import parts_by_name
 from signfade.experiments.studies.paper.cells import COLUMNS, PAIRS, STEPS, Group, regression
 from signfade.experiments.studies.paper.claims import findings
 from signfade.experiments.studies.paper.printed import read_paper
-from signfade.experiments.studies.records import FULL, Record, Records, Results
+from signfade.experiments.studies.records import FULL, Record, Records, Results, family_of
 from signfade.experiments.studies.study import Table
 
 from .conftest import record
@@ -145,6 +145,44 @@ def test_signsgd_that_never_arrives_counts_as_the_length_of_its_runs() -> None:
     assert "signSGD, vote never, SBFL, Gaussian, printed 120, a factor of 8.3" in found.words
 
 
+def test_rounds_that_nobody_reaches_tell_nothing() -> None:
+    """Never is a lower limit of the rounds."""
+    none = findings(Results(FULL, Records(grid(signsgd=None, gaussian=None, laplacian=None))))
+    assert (none["rounds"].word, none["prior"].word) == ("open", "open")
+    assert held(*grid(gaussian=None))["prior"] == "not held"  # 300 rounds against 1000 or more
+    assert held(*grid(signsgd=None, gaussian=900))["rounds"] == "open"  # 1000 or more against 900
+
+
+def diverged(one: Record) -> Record:
+    """SBFL with seed 0 diverges in round 25."""
+    if one.seed or "SBFL" not in one.name:
+        return one
+    kept = [i for i, t in enumerate(one.curve["round"]) if t is not None and t < 25]
+    curve = {key: [values[i] for i in kept] for key, values in one.curve.items()}
+    return replace(one, curve=curve, diverged=25)
+
+
+def test_a_run_that_diverged_has_varied_most() -> None:
+    assert held(*grid())["variance"] == "held"
+    assert held(*grid(diverged))["variance"] != "held"
+    assert held(*(replace(one, diverged=1, curve={"round": []}) for one in grid())).get("variance") is None
+
+
+def test_a_fastest_pair_is_chosen_by_the_seeds_that_all_pairs_have() -> None:
+    """At the paper's pair there is one seed: 120 rounds, slower than that seed at the first pair (100)."""
+    found = []
+    for one in grid():
+        if "SBFL-Gaussian-printed" in one.name and f"-{PAPERS[0]:g}-{PAPERS[1]:g}-full" in one.name:
+            found += [] if one.seed else [one]
+        elif "SBFL-Gaussian-printed" in one.name and one.value("rounds_to_accuracy_09"):
+            rounds = 600 if one.seed else 100
+            found.append(replace(one, summary={**one.summary, "rounds_to_accuracy_09": rounds}))
+        else:
+            found.append(one)
+    words = findings(Results(FULL, Records(found)))["rounds"].words
+    assert "each at its fastest pair: signSGD, vote 600, SBFL, Gaussian, printed 517" in words
+
+
 def test_variance_falls_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SPREAD, "laplacian", 0.06)
     assert held(*grid())["variance"] == "in part"
@@ -210,6 +248,29 @@ def test_regression_is_compared_with_signsgds_best_step() -> None:
     assert (found["homogeneous"], found["heterogeneous"]) == ("not held", "not held")
     found = held(*floors({"vote": 1.0, "signsum": 0.5}, {False: 0.4, True: 0.1}))
     assert (found["homogeneous"], found["heterogeneous"]) == ("in part", "held")
+
+
+def test_regressions_that_diverged_are_not_left_out() -> None:
+    runs = floors({"vote": 1.0, "signsum": 1.0}, {False: 0.46, True: 0.2})
+    found = findings(Results(FULL, Records(map(diverged, runs))))
+    assert (found["homogeneous"].word, found["heterogeneous"].word) == ("open", "open")
+    assert "diverged in some of 4 seeds" in found["homogeneous"].words
+
+
+def test_four_bits_that_diverge_are_not_left_out_and_seeds_stay_paired() -> None:
+    def lost(one: Record, seed: int, bits: int | None) -> bool:
+        return one.seed == seed and "regression" in one.name and one.family in families[bits]
+
+    wants = PARTS["fig-quantisation"].wants(FULL, Records())
+    families: dict[int | None, set[str]] = {4: set(), None: set()}
+    for want in wants:
+        families.setdefault(want.settings.method.side_bits, set()).add(family_of(want.settings))
+    runs = quantised(0.0)
+    assert held(*runs)["quantisation"] == "held"
+    one_way = [replace(one, diverged=9) if lost(one, 0, 4) else one for one in runs]
+    assert held(*one_way)["quantisation"] == "open"
+    crossed = [replace(one, diverged=9) if lost(one, 0, None) or lost(one, 4, 4) else one for one in runs]
+    assert held(*crossed)["quantisation"] == "open"
 
 
 def looks(first: float, last: float, mean: float = 0.0) -> dict[str, Any]:

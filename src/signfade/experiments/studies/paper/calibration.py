@@ -18,6 +18,7 @@ from signfade.experiments.studies.paper.point import (
     decision_cells,
     decision_distance,
     decision_runs,
+    edges,
     finalists,
     places,
     printed_of,
@@ -176,6 +177,8 @@ def _decision(results: Results) -> list[Block]:
     chosen = decide(scale, records)
     words = words_of("decide", seeds=min(RULES["decision"]["seeds"], scale.seeds))
     words += words_of("decide", "open") if chosen is None else words_of("decide", "chosen", point=chosen.text)
+    if chosen is not None and (what := edges(scale, chosen)):
+        words += words_of("decide", "edge", what=what)
     heads = ["cell", "paper", *(point.text for point in points)]
     return [Text(words), Table(heads, rows, words_of("decide", "note", scale))]
 

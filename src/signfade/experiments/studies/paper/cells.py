@@ -6,7 +6,8 @@ a vote are those of the scale, which `point.settle` fills in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import mean
@@ -29,7 +30,16 @@ from signfade.settings import RunSettings
 
 __all__ = ["COLUMNS", "FULL_COLUMNS", "GOALS", "KINDS", "METHODS", "OPTIMUM", "PAIRS", "RULES", "SIGNSGD"]
 __all__ += ["STEPS", "Column", "Downlink", "Group", "Method", "Pair", "best_cell", "best_pair", "cell"]
-__all__ += ["chosen", "diverged_text", "find_column", "floors", "grid_wants", "ours_text", "pair_text"]
+__all__ += [
+    "chosen",
+    "diverged_text",
+    "find_column",
+    "floors",
+    "floors_text",
+    "grid_wants",
+    "ours_text",
+    "pair_text",
+]
 __all__ += ["regression", "regression_runs", "rounds_to", "training"]
 
 Pair = tuple[float, float]
@@ -214,8 +224,13 @@ def cell(results: Results, column: Column, pair: Pair) -> list[Record]:
     return results.records.find_all(column.run(results.scale, pair, seed) for seed in seeds)
 
 
-def best_pair(scale: Scale, records: Records, column: Column) -> tuple[Pair | None, bool]:
-    """Return the pair with the highest mean accuracy, and whether all its rivals have all their seeds.
+def best_pair(
+    scale: Scale,
+    records: Records,
+    column: Column,
+    score: Callable[[Record], float | None] = lambda record: record.accuracy,
+) -> tuple[Pair | None, bool]:
+    """Return the pair with the highest mean score, and whether all its rivals have all their seeds.
 
     Only the first seeds count, and of them those that every pair has, so that later seeds of the winner do
     not change who won; None if there is no such seed.
@@ -223,7 +238,7 @@ def best_pair(scale: Scale, records: Records, column: Column) -> tuple[Pair | No
     found: dict[Pair, dict[int, float]] = {}
     for pair in PAIRS:
         runs = records.find_all(column.run(scale, pair, seed) for seed in range(scale.seeds))
-        found[pair] = {record.seed: value for record in runs if (value := record.accuracy) is not None}
+        found[pair] = {record.seed: value for record in runs if (value := score(record)) is not None}
     shared = set.intersection(*map(set, found.values()))
     if not shared:
         return None, False
@@ -298,8 +313,15 @@ def regression_runs(scale: Scale, method: str, kind: str, step: float) -> list[R
 
 
 def floors(records: list[Record]) -> list[float]:
-    """Return the mean excess loss over the last tenth of the rounds, one per seed."""
-    return [value for record in records if (value := tail_mean(record, "test_loss")) is not None]
+    """Return the mean excess loss over the last tenth of the rounds, one per seed; infinite if diverged."""
+    values = [math.inf if one.diverged is not None else tail_mean(one, "test_loss") for one in records]
+    return [value for value in values if value is not None]
+
+
+def floors_text(records: list[Record]) -> str:
+    """Return mean ± deviation of the floors and the number of seeds, and how many of them diverged."""
+    finite = [value for value in floors(records) if math.isfinite(value)]
+    return f"{spread_text(finite)} ({len(records)}{diverged_text(records)})"
 
 
 def chosen(results: Results, method: str, kind: str) -> tuple[float, list[Record]]:

@@ -14,16 +14,17 @@ from statistics import mean
 from typing import NamedTuple
 
 from signfade.experiments.studies.paper.cells import RULES, Column, Pair, find_column, training
-from signfade.experiments.studies.paper.printed import read_paper
+from signfade.experiments.studies.paper.printed import CellKey, read_paper
 from signfade.experiments.studies.records import Record, Records, Scale
 from signfade.settings import RunSettings, Tie
 
-__all__ = ["Point", "at", "band_text", "candidates", "decide", "decision_cells", "decision_distance"]
+__all__ = ["Point", "at", "band_text", "candidates", "decide", "decision_cells", "decision_distance", "edges"]
 __all__ += [
     "decision_runs",
     "finalists",
     "places",
     "printed_of",
+    "proxy_cells",
     "proxy_distance",
     "proxy_off",
     "proxy_rounds",
@@ -63,6 +64,14 @@ def places(scale: Scale) -> list[tuple[int, float]]:
     return list(product(region["devices"], region["bandwidths_hz"]))
 
 
+def edges(scale: Scale, point: Point) -> str:
+    """Return in words where a point is at the edge of what is tried; empty inside."""
+    devices, bands = (sorted(set(values)) for values in zip(*places(scale)))
+    found = [f"{point.devices} devices"] if point.devices in (devices[0], devices[-1]) else []
+    found += [band_text(point.bandwidth_hz)] if point.bandwidth_hz in (bands[0], bands[-1]) else []
+    return " and ".join(found)
+
+
 # -- proxies: rounds to a training loss of 1.0, beside Table I -----------------------------------------------
 
 
@@ -87,7 +96,7 @@ def proxy_rounds(scale: Scale, records: Records, which: str, point: Point) -> tu
     found = records.find_all(runs)
     if len(found) < len(runs):
         return None
-    reached = [record.value("rounds_to_loss_1") for record in found]
+    reached = [one.value("rounds_to_loss_1") if one.diverged is None else None for one in found]
     values = [_extrapolated(one) if at is None else at for one, at in zip(found, reached)]
     return mean(values), None not in reached
 
@@ -99,10 +108,19 @@ def _extrapolated(record: Record) -> float:
     return max(record.rounds, max(losses) * (_GUESS - 1.0) / (_GUESS - losses[max(losses)]))
 
 
+def _proxy_cell(which: str) -> CellKey:
+    method, step, momentum = _PROXY[which]
+    return step, momentum, find_column(method).head, "TL"
+
+
+def proxy_cells() -> list[CellKey]:
+    """Return the cells of Table I that the proxies are judged by."""
+    return [_proxy_cell(which) for which in ("sbfl", "vote")]
+
+
 def proxy_target(which: str) -> float:
     """Return the paper's rounds to a training loss of 1.0."""
-    method, *pair = _PROXY[which]
-    printed = read_paper().rounds.cells[*pair, find_column(method).head, "TL"]
+    printed = read_paper().rounds.cells[_proxy_cell(which)]
     assert printed is not None
     return printed
 

@@ -6,13 +6,14 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from signfade.experiments.intervals import Interval, mean_interval
+from signfade.experiments.intervals import ENOUGH, Interval, mean_interval
 from signfade.experiments.studies.drawing import legend_below, method_style, new_figure
 from signfade.experiments.studies.paper.cells import (
     KINDS,
     METHODS,
     RULES,
     floors,
+    floors_text,
     ours_text,
     pair_text,
     regression,
@@ -33,7 +34,6 @@ from signfade.experiments.studies.records import (
 )
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import MUTED
-from signfade.experiments.table import spread_text
 from signfade.settings import RunSettings
 
 __all__ = ["BITS", "FIG_QUANTISATION", "PRIORS", "change"]
@@ -77,17 +77,14 @@ def _wants(scale: Scale, records: Records) -> list[Want]:
     return wants
 
 
-def _values(records: list[Record], kind: str | None) -> list[float]:
-    return accuracies(records) if kind is None else floors(records)
-
-
 def change(results: Results, method: str, bits: int, kind: str | None) -> Interval:
     """Return what `bits` change against float: accuracy, or a part of the excess loss, over shared seeds."""
-    pair = shared_seeds(_at(results, method, bits, kind), _at(results, method, None, kind))
-    coarse, exact = (_values(records, kind) for records in pair)
-    if not coarse or len(coarse) != len(exact):
+    values = accuracies if kind is None else floors
+    shared = zip(*shared_seeds(_at(results, method, bits, kind), _at(results, method, None, kind)))
+    ends = [end for one, other in shared if len(end := [*values([one]), *values([other])]) == 2]
+    if not ends:
         raise Missing
-    return mean_interval([a - b if kind is None else a / b - 1 for a, b in zip(coarse, exact)])
+    return mean_interval([a - b if kind is None else a / b - 1 for a, b in ends])
 
 
 def _render(results: Results) -> list[Block]:
@@ -107,11 +104,13 @@ def _render(results: Results) -> list[Block]:
                 if not found:
                     continue
                 exact = _at(results, method, None, kind)
-                row.append(ours_text(exact) if kind is None else spread_text(floors(exact)))
+                row.append(ours_text(exact) if kind is None else floors_text(exact))
                 rows.append(row)
                 draw = partial(ax.errorbar, color=(style := method_style(method)).color, marker=style.marker)
                 middles = [100 * one.mean for one in found.values()]
-                ends: Any = [100 * (one.high - one.mean) if one.seeds > 1 else 0.0 for one in found.values()]
+                ends: Any = [
+                    100 * (one.high - one.mean) if one.seeds >= ENOUGH else 0.0 for one in found.values()
+                ]
                 draw([x + shift for x in found], middles, yerr=ends, label=METHODS[method].label, capsize=3)
             ax.axhline(0, color=MUTED, linewidth=0.8)
             ax.set_xticks(range(len(_COARSE)), map(str, _COARSE))

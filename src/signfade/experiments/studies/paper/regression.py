@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import product
 from statistics import mean
@@ -19,6 +20,7 @@ from signfade.experiments.studies.paper.cells import (
     STEPS,
     chosen,
     floors,
+    floors_text,
     regression,
     regression_runs,
 )
@@ -37,7 +39,6 @@ from signfade.experiments.studies.records import (
 )
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import MUTED, line_style
-from signfade.experiments.table import spread_text
 from signfade.simulation.run import Experiment
 from signfade.simulation.synthetic import RegressionTask
 from signfade.theory import corrected_bound, published_bound
@@ -79,7 +80,8 @@ def _below(results: Results, method: str, kind: str) -> str:
     ours, parts = chosen(results, method, kind)[1], []
     for reading in SIGNSGD:
         both = [floors(records) for records in shared_seeds(ours, chosen(results, reading, kind)[1])]
-        parts.append(f"{100 * (1 - mean(both[0]) / mean(both[1])):.0f}" if all(both) else "–")
+        ratio = mean(both[0]) / mean(both[1]) if all(both) else math.nan
+        parts.append(f"{100 * (1 - ratio):.0f}" if math.isfinite(ratio) else "–")
     return "–" if method in SIGNSGD or set(parts) == {"–"} else f"{' / '.join(parts)} %".replace("-", "−")
 
 
@@ -89,9 +91,8 @@ def _table(results: Results) -> Table:
         row = [METHODS[method].label]
         for kind in KINDS:
             step, records = chosen(results, method, kind)
-            if values := floors(records):
-                text = f"{spread_text(values)} ({len(values)}), step {step:g}/L"
-                row += [text, _below(results, method, kind)]
+            if floors(records):
+                row += [f"{floors_text(records)}, step {step:g}/L", _below(results, method, kind)]
         if len(row) == 1 + 2 * len(KINDS):
             rows.append(row)
     heads = ["method"]

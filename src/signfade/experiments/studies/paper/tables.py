@@ -27,7 +27,7 @@ from signfade.experiments.studies.paper.cells import (
     rounds_to,
     training,
 )
-from signfade.experiments.studies.paper.point import decide, decision_cells, settle
+from signfade.experiments.studies.paper.point import decide, decision_cells, proxy_cells, settle
 from signfade.experiments.studies.paper.printed import (
     Verdict,
     compare_accuracy,
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 _GROUPS: tuple[Group, ...] = get_args(Group)
-Verdicts = Callable[[Results, Group], list[Verdict]]
+Verdicts = Callable[[Results, Group, bool], list[Verdict]]  # the last: without the cells that chose the point
 _TITLES: dict[Group, str] = {"printed": "As printed", "corrected": "Corrected"}
 
 
@@ -93,11 +93,20 @@ def _table(
 
 
 def agreement(results: Results, verdicts: Verdicts, group: Group) -> str:
-    """Return how many cells of the printed or the corrected algorithm agree; empty if it was never run."""
+    """Return how many cells of the printed or the corrected algorithm agree; empty if it was never run.
+
+    Once the point is decided, also how many do without the cells that chose it.
+    """
     ran = any(
         _ran(results, column) for column in COLUMNS if column.group == group and column.method != "vote"
     )
-    return count_verdicts(verdicts(results, group)) if ran else ""
+    if not ran:
+        return ""
+    words = count_verdicts(verdicts(results, group, False))
+    if decide(results.scale, results.records) is None:
+        return words
+    out = count_verdicts(verdicts(results, group, True))
+    return f"{words} {words_of('table-accuracy', 'held_out', counts=out)}"
 
 
 def _agreements(results: Results, verdicts: Verdicts) -> str:
@@ -153,9 +162,6 @@ def _accuracy(results: Results) -> list[Block]:
     words = [words_of("table-accuracy", scale=results.scale)]
     if not results.scale.quick:
         words.append(_agreements(results, accuracy_verdicts))
-        if decide(results.scale, results.records) is not None:
-            out = _agreements(results, partial(accuracy_verdicts, held_out=True))
-            words.append(words_of("table-accuracy", "held_out", counts=out))
     return [Text("\n\n".join(words)), *blocks]
 
 
@@ -174,8 +180,8 @@ _COMPARED = (
 
 def _gains(ours: list[Record], theirs: list[Record]) -> list[float]:
     """One accuracy less another in points, one per seed that both have."""
-    pairs = zip(*map(accuracies, shared_seeds(ours, theirs)))
-    return [100 * (one - other) for one, other in pairs]
+    pairs = [accuracies(pair) for pair in zip(*shared_seeds(ours, theirs))]
+    return [100 * (pair[0] - pair[1]) for pair in pairs if len(pair) == 2]
 
 
 def _differences(results: Results, quantity: str) -> tuple[list[str], list[list[str]]]:
@@ -227,10 +233,19 @@ def _judge_rounds(results: Results, column: Column, pair: Pair, goal: str) -> Ve
     return compare_rounds(ours, paper.rounds.cells[key], ("rounds", key) in paper.contradictions, every)
 
 
-def rounds_verdicts(results: Results, group: Group, goals: Sequence[str] = ("TL", "TA")) -> list[Verdict]:
-    """Return the verdicts on the cells of Table I, by the batch loss (TL) or that of all data (TG)."""
-    cells = product(_columns(FULL_COLUMNS, group), read_paper().rounds.pairs, goals)
-    return [_judge_rounds(results, column, pair, goal) for column, pair, goal in cells]
+def rounds_verdicts(
+    results: Results, group: Group, held_out: bool = False, goals: Sequence[str] = ("TL", "TA")
+) -> list[Verdict]:
+    """Return the verdicts on the cells of Table I, by the batch loss (TL) or that of all data (TG).
+
+    `held_out`, of those that did not choose the point.
+    """
+    used = proxy_cells()
+    return [
+        _judge_rounds(results, column, pair, goal)
+        for column, pair, goal in product(_columns(FULL_COLUMNS, group), read_paper().rounds.pairs, goals)
+        if not (held_out and (*pair, column.head, _GOALS[goal]) in used)
+    ]
 
 
 def _rounds_texts(results: Results, column: Column, pair: Pair, goal: str) -> list[str]:
