@@ -138,6 +138,13 @@ def test_objects_in_place_of_names(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "is an object that a Python program handed over" in capsys.readouterr().err
 
 
+def test_there_is_no_one_model_where_devices_have_layers_of_their_own() -> None:
+    run = sf.run(data="digits", rounds=2, model={"name": "mlp", "personal": ["head"]}, quiet=True)
+    with pytest.raises(ValueError, match=r"every device has its own head; run\.weights has what they share"):
+        _ = run.model
+    assert len(run.weights) == 65 * 128
+
+
 def test_a_function_that_can_be_imported_is_recorded_by_its_path() -> None:
     settings = api.inputs.read_inputs(None, {"method": load_data}).settings
     assert settings.method.aggregator == "signfade.data.dataset:load"

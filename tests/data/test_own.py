@@ -89,6 +89,28 @@ def test_tokens_stay_integers() -> None:
     assert found.classes == 7
 
 
+def test_labels_of_minus_100_do_not_count() -> None:
+    tokens = DRAW.integers(0, 7, (12, 5))
+    labels = tokens.copy()
+    labels[:, 0] = -100
+    found = as_dataset((tokens, labels, tokens, labels), "text")
+    assert (found.classes, int(found.train_y.min())) == (1 + labels.max(), -100)
+    with pytest.raises(ValueError, match="from 0 on, or -100 at positions that do not count; got -1"):
+        as_dataset((tokens, np.where(labels < 0, -1, labels), tokens, labels), "text")
+
+
+def test_columns_by_name_and_names_as_pandas_has_them() -> None:
+    names = np.array(["ann", "bob"] * 4, dtype=object)
+    train = {"x": X[:8], "y": Y[:8], "client_id": names}
+    found = as_dataset({"train": train, "test": {"x": X[8:], "y": Y[8:]}}, "mine")
+    assert torch.equal(found.train_x, X[:8])
+    assert torch.equal(found.test_y, Y[8:])
+    assert found.clients is not None
+    assert found.clients.tolist() == [0, 1] * 4
+    with pytest.raises(ValueError, match="has fields x; call the one with the labels"):
+        as_dataset({"train": {"x": X}, "test": train}, "mine")
+
+
 GOOD = (X[:8], Y[:8], X[8:], Y[8:])
 NAN = X.clone()
 NAN[5, 0, 0, 0] = torch.nan
@@ -111,6 +133,10 @@ NAN[5, 0, 0, 0] = torch.nan
         (([[1.0], [1.0, 2.0]], Y, X, Y), "train_x cannot be made an array: all samples must have one shape"),
         ((X, Y.float(), X, Y), r"train_y must hold integers, .* got float32 of shape \[12\]"),
         ((X, Y, X, Y - 1), "test_y must be from 0 on; got -1"),
+        ((X, Y, X, Y - 100), "test_y must be from 0 on; got -100"),
+        ((X, Y, X, Y + 10**7), "labels reach 1000000., and there are 24 of them; number classes from 0 on"),
+        ((X[:0], Y[:0], X, Y), r"train_x is empty; got shape \[0, 3, 5, 4\]"),
+        ((Rows([(X[0], torch.tensor(0.5))]), Rows([(X[0], 0)])), "train_y must hold integers, .* got float"),
         ((X, X[:, 0, 0].long(), X, Y), "train_x must be tokens of the same shape"),
         (Dataset(*GOOD, classes=2, name="mine"), "labels must be from 0 to 1; got 2"),
         ((*GOOD, [1.5] * 8), r"clients must be an integer or a name for each of the 8 training samples"),

@@ -199,7 +199,7 @@ def test_many_devices_are_quick() -> None:
             "how must be one of 'two-chunks', 'iid', 'dirichlet', 'label-count'",
         ),
         ([0.5, 1.0], 1, "iid", "labels must be a list of integers; got float64"),
-        ([[0, 1]], 1, "dirichlet", "how must be 'iid' or 'natural' where every position"),
+        ([[0, 1]], 1, "dirichlet", "can only be dealt iid or natural; got 'dirichlet'"),
         ([], 1, "iid", "labels must be a list of integers|number of samples, 0"),
     ],
 )

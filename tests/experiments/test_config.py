@@ -162,6 +162,7 @@ def test_variants_quoted_and_nested_are_the_same(tmp_path: Path) -> None:
         ("cell.snr_db = 'x'", "cell.snr_db must be a number or a list of numbers or \"none\"; got 'x'"),
         ("cell.snr_db = [1, 'a']", "cell.snr_db must be a number or \"none\"; got 'a'"),
         ("cell.snr_db = [1, 2]", "cell.snr_db must have one entry for each of the 20 devices; got 2"),
+        ("model.trained = '*.bias'", """model.trained must be a list of names, ["..."]; got '*.bias'"""),
         ("data.name = 'cifar'", "data.name must be one of digits, idx, mnist"),
         ("data.name = 'idx'", "data.folder must name the folder"),
         (

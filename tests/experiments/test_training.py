@@ -289,6 +289,9 @@ def test_another_run_is_never_overwritten(tmp_path: Path, override: str, resume:
     before = content(tmp_path / "a")
     with pytest.raises(FolderError, match=f"another config \\({override.split('=')[0]}: "):
         train(tiny("rounds=1", override), tmp_path / "a", resume=resume)
+    if resume:  # more rounds are not what is wrong
+        with pytest.raises(FolderError, match=f"another config \\({override.split('=')[0]}: "):
+            train(tiny("rounds=2", override), tmp_path / "a", resume=True)
     assert content(tmp_path / "a") == before
 
 

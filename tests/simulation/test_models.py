@@ -25,7 +25,7 @@ TEXT = ("char-lstm", "char-transformer")
 @pytest.mark.parametrize("name", MODELS.names())
 def test_every_model_maps_a_batch_to_scores(name: str) -> None:
     if name in TEXT:
-        assert build_model(name, (9,), 7, seed=0)(torch.zeros(3, 9, dtype=torch.int64)).shape == (3, 9, 7)
+        assert build_model(name, (9,), 7, seed=0, tokens=True)(torch.zeros(3, 9).long()).shape == (3, 9, 7)
     else:
         assert build_model(name, (1, 20, 20), 7, seed=0)(torch.zeros(3, 1, 20, 20)).shape == (3, 7)
 
@@ -33,7 +33,7 @@ def test_every_model_maps_a_batch_to_scores(name: str) -> None:
 @pytest.mark.parametrize("name", TEXT)
 def test_a_text_model_does_not_see_the_future(name: str) -> None:
     """Changing a character changes scores there and after it, and none before: it cannot copy its label."""
-    model = build_model(name, (9,), 7, seed=0)
+    model = build_model(name, (9,), 7, seed=0, tokens=True)
     text = torch.arange(9).remainder(7).unsqueeze(0)
     other = text.clone()
     other[0, 5] = 6 - other[0, 5]
@@ -80,7 +80,7 @@ def test_a_factory_is_found_in_a_file(tmp_path: Path) -> None:
         ("resnet", (1, 28, 28), "model.name must be one of auto, paper-cnn"),
         ("paper-cnn", (1, 8, 8), "paper-cnn needs images of at least 16x16"),
         ("small-cnn", (64,), "needs images"),
-        ("char-lstm", (1, 8, 8), "needs rows of tokens"),
+        ("char-lstm", (1, 8, 8), "reads tokens, and the data has numbers"),
         ("no.such.module:net", (64,), "cannot import 'no.such.module'"),
         ("/nowhere/net.py:net", (64,), "cannot import '/nowhere/net.py'"),
         ("math:nothing", (64,), "'math' has no function 'nothing'"),

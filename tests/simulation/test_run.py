@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from signfade.data import as_dataset
 from signfade.device import Encoder, rotated_size, spread
 from signfade.server.core import SMALLEST_GAIN
 from signfade.server.predict import known_gain
@@ -407,6 +408,24 @@ def test_a_blown_up_loss_is_noticed_once() -> None:
 def test_settings_that_cannot_work_are_refused_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Experiment(settings(**options))
+
+
+_DRAW = np.random.default_rng(0)
+_TOKENS, _LABELS = _DRAW.integers(0, 9, (60, 5)), np.arange(60) % 9
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "message"),
+    [
+        ("linear", _LABELS, "model.name 'linear' reads numbers, and the data has tokens: integers"),
+        ("auto", _LABELS, "scores at every position, and mine has one label per sample"),
+        ("char-lstm", np.minimum(_TOKENS, 3), "read tokens from 0 to 3, .* mine has 8"),
+    ],
+)
+def test_integers_are_tokens(model: str, labels: Any, message: str) -> None:
+    data = as_dataset((_TOKENS, labels, _TOKENS, labels), "mine")
+    with pytest.raises(ValueError, match=message):
+        make_task(settings(model__name=model, data__split="iid"), dataset=data)
 
 
 @pytest.mark.parametrize("tables", [{"name": "digits"}, {"name": "regression", "size": 70}])

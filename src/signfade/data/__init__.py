@@ -7,6 +7,7 @@ import pkgutil
 
 from signfade.data.dataset import (
     DATASETS,
+    NO_LABEL,
     Available,
     Dataset,
     DataSource,
@@ -35,6 +36,7 @@ __all__ = [
     "DATASETS",
     "FASHION_MNIST",
     "MNIST",
+    "NO_LABEL",
     "Available",
     "DataError",
     "DataSource",

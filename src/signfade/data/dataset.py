@@ -17,8 +17,10 @@ from torch import Tensor
 from signfade import keys
 from signfade.registry import Registry, user_code
 
-__all__ = ["DATASETS", "Available", "DataSource", "Dataset", "available", "cache_folder", "fetch", "load"]
+__all__ = ["DATASETS", "NO_LABEL", "Available", "DataSource", "Dataset", "available", "cache_folder"]
+__all__ += ["fetch", "load"]
 
+NO_LABEL = -100  # torch's own label of positions that do not count, such as padding
 _TENSORS = ("train_x", "train_y", "test_x", "test_y")
 _DIGITS_TEST = 360
 _DIGITS_SEED = 0  # of the split into training and test: part of the data set, not of a run
@@ -34,7 +36,7 @@ class Dataset:
     """
 
     train_x: Tensor  # [N, ...] float32, pixels in [0, 1]; or [N, T] int64, tokens
-    train_y: Tensor  # [N] or [N, T] int64, classes from 0
+    train_y: Tensor  # [N] or [N, T] int64, classes from 0; NO_LABEL at positions that do not count
     test_x: Tensor
     test_y: Tensor
     classes: int

@@ -80,7 +80,7 @@ def fetch_files(
     note: Callable[[str], None] | None = None,
 ) -> Path:
     """Make sure that the files of a set are in a folder, as `signfade.data.fetch` says, and return it."""
-    log = note or _logger.info
+    log = note or _logger.warning
     cached = cache_folder(cache) / name
     target = Path(os.path.expanduser(folder)) if folder is not None else cached
     wanted = _wanted(name, target, sources, log, replace=folder is None)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from signfade.data.dataset import Dataset
+from signfade.data.dataset import NO_LABEL, Dataset
 
 __all__ = ["as_dataset"]
 
@@ -33,12 +33,12 @@ def as_dataset(data: object, name: str, clients: ArrayLike | None = None) -> Dat
         data: a `Dataset`; or `(train_x, train_y, test_x, test_y)`, tensors or arrays, and if you like a
             client of each training sample as a fifth; or a pair `(train, test)` of map-style data sets of
             `(sample, label)`, as torch and torchvision have them, or of rows with named fields, as
-            HuggingFace's; or a mapping with the keys train and test.
+            HuggingFace's; or a mapping with the keys train and test, of such sets or of mappings of columns.
         name: what it is called in tables and messages.
         clients: the natural client of each training sample, integers or names `[N]`.
 
     Samples may be floats, bytes (pixels, divided by 255), or integers `[N, T]` (tokens). Labels are integers
-    from 0, one for each sample or for each of its positions.
+    from 0, one for each sample or for each of its positions, where -100 does not count.
 
     Example:
         >>> x, y = np.random.default_rng(0).normal(size=(100, 8)), np.arange(100) % 2
@@ -78,7 +78,11 @@ def as_dataset(data: object, name: str, clients: ArrayLike | None = None) -> Dat
         raise ValueError(
             f"{name}: samples of training and test must be alike; got {_kind(x)} and {_kind(test_x)}"
         )
-    classes = 1 + int(max(y.max(), test_y.max()))
+    classes, count = 1 + int(max(y.max(), test_y.max())), y.numel() + test_y.numel()
+    if classes > count:
+        raise ValueError(
+            f"{name}: labels reach {classes - 1}, and there are {count} of them; number classes from 0 on"
+        )
     if isinstance(data, Dataset):
         if classes > data.classes:
             raise ValueError(f"{name}: labels must be from 0 to {data.classes - 1}; got {classes - 1}")
@@ -110,7 +114,9 @@ def _as_array(what: str, value: Any) -> NDArray[Any]:
 
 
 def _samples(what: str, array: NDArray[Any]) -> Tensor:
-    if array.ndim < 2 or not len(array):
+    if not len(array.reshape(-1)):
+        raise ValueError(f"{what} is empty; got shape {list(array.shape)}")
+    if array.ndim < 2:
         raise ValueError(f"{what} must be samples of some shape, [N, ...]; got shape {list(array.shape)}")
     kind = array.dtype.kind
     if array.dtype == np.uint8:
@@ -139,8 +145,12 @@ def _labels(what: str, array: NDArray[Any]) -> Tensor:
             f"{array.dtype} of shape {list(array.shape)}"
         )
     labels = torch.from_numpy(array.astype(np.int64, copy=False))
-    if len(labels) and labels.min() < 0:
-        raise ValueError(f"{what} must be from 0 on; got {int(labels.min())}")
+    negative = labels[labels < 0]
+    if labels.ndim == 2:
+        negative = negative[negative != NO_LABEL]
+    if len(negative):
+        end = f", or {NO_LABEL} at positions that do not count" if labels.ndim == 2 else ""
+        raise ValueError(f"{what} must be from 0 on{end}; got {int(negative.min())}")
     return labels
 
 
@@ -149,6 +159,8 @@ def _client_numbers(name: str, clients: ArrayLike | None, samples: int) -> NDArr
     if clients is None:
         return None
     ids = np.asarray(clients)
+    if ids.dtype == object and all(isinstance(one, str) for one in ids.flat):  # as pandas has them
+        ids = ids.astype(str)
     if ids.shape != (samples,) or ids.dtype.kind not in "iuU":
         raise ValueError(
             f"{name}: clients must be an integer or a name for each of the {samples} training samples; got "
@@ -165,8 +177,11 @@ def _read_pair(name: str, train: Any, test: Any) -> tuple[Any, ...]:
     return x, y, test_x, test_y, clients
 
 
-def _read_rows(what: str, rows: Any) -> tuple[NDArray[Any], list[Any], list[Any] | None]:
-    """Read a map-style data set into samples, labels and clients."""
+def _read_rows(what: str, rows: Any) -> tuple[Any, Any, Any]:
+    """Read a map-style data set, or a mapping of columns, into samples, labels and clients."""
+    if isinstance(rows, Mapping):
+        columns = [_field(what, rows, *kind) for kind in (("samples", _SAMPLES), ("labels", _LABELS))]
+        return *columns, next((rows[field] for field in _CLIENTS if field in rows), None)
     if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
         raise ValueError(f"{what} must be map-style, with a length and an index; got {type(rows).__name__}")
     samples, labels, clients = [], [], []
@@ -186,7 +201,7 @@ def _read_rows(what: str, rows: Any) -> tuple[NDArray[Any], list[Any], list[Any]
     stacked = [_sample(what, sample) for sample in samples]
     if len({sample.shape for sample in stacked}) > 1:
         raise ValueError(f"{what} has samples of different shapes; resize or cut them to one")
-    plain = [int(label) if isinstance(label, Tensor) and label.ndim == 0 else label for label in labels]
+    plain = [label.tolist() if isinstance(label, Tensor) else label for label in labels]
     return np.stack(stacked), plain, clients or None
 
 

@@ -91,7 +91,7 @@ def split(
         )
     if classes.ndim == 2 and how not in ("iid", "natural"):
         raise ValueError(
-            f"how must be 'iid' or 'natural' where every position of a sample has a label; got {how!r}"
+            f"a sample with a label at every position can only be dealt iid or natural; got {how!r}"
         )
     if devices < 1:
         raise ValueError(f"devices must be at least 1; got {devices}")

@@ -203,6 +203,8 @@ def _sentence(error: ValidationError) -> str:
     for detail in details:
         if detail["loc"][: len(key.split("."))] == first["loc"][: len(key.split("."))]:
             words = _KINDS.get(detail["type"]) or detail["msg"].removeprefix("Input should be ")
+            if detail["type"] == "list_type" and key in known and known[key].annotation == list[str]:
+                words = 'a list of names, ["..."]'
             if words not in accepted:
                 accepted.append(words)
     got = details[-1]["input"] if len(accepted) == 1 else first["input"]

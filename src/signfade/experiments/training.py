@@ -91,11 +91,13 @@ def status_of(settings: RunSettings, folder: Path, resume: bool | None = None) -
         raise FolderError(f"{folder} holds a run this version cannot read: {error}") from error
     instead = "choose another name or folder (--name, --out), or move this one aside (--force)"
     changed = differences(there, settings)
-    more = [*changed] == ["rounds"] and settings.rounds > there.rounds
-    longer = more and resume
-    if more and resume is False:
+    longer = settings.rounds > there.rounds
+    if [*changed] == ["rounds"] and longer and resume is False:
         instead = f"add --resume to go on to round {settings.rounds}, or {instead}"
-    for key, (old, new) in {} if longer else changed.items():
+    longer = longer and bool(resume)
+    for key, (old, new) in changed.items():
+        if key == "rounds" and longer:
+            continue
         values = f"{key}: {old!r} there, {new!r} here"
         raise FolderError(f"{folder} already holds a run with another config ({values}); {instead}")
     for file, digest in user_files(settings).items():

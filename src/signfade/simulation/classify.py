@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from signfade.data import Dataset, Split
+from signfade.data import NO_LABEL, Dataset, Split
 from signfade.keys import generator, stream_key
 from signfade.registry import user_code
 from signfade.settings import DeviceSettings
@@ -30,7 +30,6 @@ __all__ = ["ClassificationTask"]
 _EVALUATION_BATCH = 250
 _CPU = torch.device("cpu")
 _LARGEST_PERSONAL = 2 << 30
-_NO_LABEL = -100  # torch's own label of positions that do not count, such as padding
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
@@ -308,7 +307,7 @@ class ClassificationTask:
             hits[part] = (scores.argmax(dim=-1) == y[rows]).sum().item()
 
         self._share_out(score, range(len(starts)), weights, training=False)
-        labels = int((y != _NO_LABEL).sum())
+        labels = int((y != NO_LABEL).sum())
         return float(loss.sum() / labels), float(hits.sum() / labels)
 
     def evaluate_devices(self, models: Tensor, of: NDArray[np.int64], round: int) -> DeviceEvaluation:

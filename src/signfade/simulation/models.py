@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class Model:
 
     help: str
     build: Callable[[Shape, int], nn.Module]
+    reads: Literal["numbers", "tokens", "any"] = "any"
 
 
 def _adopt(path: str, function: Callable[..., Any]) -> Model:
@@ -140,7 +141,6 @@ class _CharLSTM(nn.Module):
 
 def char_lstm(input_shape: Shape, classes: int) -> nn.Module:
     """One LSTM of 128 units over embedded characters: a score of every character at every position."""
-    _text("char-lstm", input_shape)
     return _CharLSTM(classes)
 
 
@@ -167,14 +167,7 @@ class _CharTransformer(nn.Module):
 
 def char_transformer(input_shape: Shape, classes: int) -> nn.Module:
     """Two causal transformer layers of width 64 over embedded characters; scores as those of `char_lstm`."""
-    _text("char-transformer", input_shape)
     return _CharTransformer(input_shape[0], classes)
-
-
-def _text(name: str, input_shape: Shape) -> None:
-    if len(input_shape) != 1:
-        shape = list(input_shape)
-        raise ValueError(f"model.name {name!r} needs rows of tokens; the data has samples of shape {shape}")
 
 
 def _image(name: str, input_shape: Shape) -> Shape:
@@ -193,13 +186,19 @@ def _largest_that_fits(input_shape: Shape, classes: int) -> nn.Module:
 MODELS.add(
     "auto", Model("the largest CNN or mlp that fits the samples, char-lstm for text", _largest_that_fits)
 )
-MODELS.add("paper-cnn", Model("the paper's network: two 5x5 convolutions, one linear layer", paper_cnn))
-MODELS.add("small-cnn", Model("two 3x3 convolutions, one linear layer, for small images", small_cnn))
-MODELS.add("resnet8", Model("ResNet-8 with group normalisation, for CIFAR-10", resnet8))
-MODELS.add("mlp", Model("one hidden layer of 128 units", mlp))
-MODELS.add("linear", Model("multinomial logistic regression", linear))
-MODELS.add("char-lstm", Model("an LSTM that predicts the next character at every position", char_lstm))
-MODELS.add("char-transformer", Model("a causal transformer that does the same", char_transformer))
+MODELS.add(
+    "paper-cnn", Model("the paper's network: two 5x5 convolutions, one linear layer", paper_cnn, "numbers")
+)
+MODELS.add(
+    "small-cnn", Model("two 3x3 convolutions, one linear layer, for small images", small_cnn, "numbers")
+)
+MODELS.add("resnet8", Model("ResNet-8 with group normalisation, for CIFAR-10", resnet8, "numbers"))
+MODELS.add("mlp", Model("one hidden layer of 128 units", mlp, "numbers"))
+MODELS.add("linear", Model("multinomial logistic regression", linear, "numbers"))
+MODELS.add(
+    "char-lstm", Model("an LSTM that predicts the next character at every position", char_lstm, "tokens")
+)
+MODELS.add("char-transformer", Model("a causal transformer that does the same", char_transformer, "tokens"))
 
 
 def build_model(name: str, input_shape: Shape, classes: int, seed: int, tokens: bool = False) -> nn.Module:
@@ -214,7 +213,11 @@ def build_model(name: str, input_shape: Shape, classes: int, seed: int, tokens: 
         >>> sum(p.numel() for p in model.parameters())
         62346
     """
-    model = MODELS.find("char-lstm" if tokens and name == "auto" else name)
+    name = "char-lstm" if tokens and name == "auto" else name
+    model, given = MODELS.find(name), "tokens" if tokens else "numbers"
+    if model.reads not in ("any", given):
+        hint = ": integers [N, T] are tokens, make floats of a table" if tokens else ""
+        raise ValueError(f"model.name {name!r} reads {model.reads}, and the data has {given}{hint}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "weights") >> 1)
         return model.build(input_shape, classes)

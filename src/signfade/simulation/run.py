@@ -19,7 +19,7 @@ from signfade.simulation.classify import ClassificationTask
 from signfade.simulation.clients import Clients
 from signfade.simulation.lora import add_adapters
 from signfade.simulation.metrics import Diverged
-from signfade.simulation.models import build_model
+from signfade.simulation.models import MODELS, build_model
 from signfade.simulation.personal import make_groups, personal_parameters
 from signfade.simulation.round import Simulation, State, run_round
 from signfade.simulation.synthetic import GaussianTask, RegressionTask
@@ -56,6 +56,8 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: object = None) -
     who = deal(labelled, data, seed)
     tokens = not labelled.train_x.is_floating_point()
     model = _model(settings, labelled.input_shape, labelled.classes, tokens)
+    if tokens and (settings.model.name == "auto" or MODELS.built_in(settings.model.name)):
+        _check_text(labelled)
     if settings.per_device and labelled.train_y.ndim > 1:
         raise ValueError(
             'data.groups must be 1, model.personal empty, server.tasks "one" and eval.per_device false with '
@@ -67,6 +69,20 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: object = None) -
     return ClassificationTask(
         labelled, who, model, data.batch, seed, workers, settings.device, own, groups, place
     )
+
+
+def _check_text(data: Dataset) -> None:
+    """Refuse text that the character models cannot read: they tell the next of the same tokens."""
+    if data.train_y.ndim == 1:
+        raise ValueError(
+            f"the character models give scores at every position, and {data.name} has one label per sample: "
+            "set model.name to a model of your own"
+        )
+    if (largest := int(max(data.train_x.max(), data.test_x.max()))) >= data.classes:
+        raise ValueError(
+            f"the character models read tokens from 0 to {data.classes - 1}, as many as there are classes; "
+            f"{data.name} has {largest}: set model.name to a model of your own"
+        )
 
 
 def _place(name: str) -> torch.device:
