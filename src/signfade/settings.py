@@ -612,7 +612,8 @@ class ServerSettings(_Section):
         ge=0,
         lt=1,
         description="weight of the past in a running average of the models, which is what is evaluated and "
-        "handed out; 0 is the newest model; it averages out noise, costs no bits and changes no step; "
+        "handed out: about the last 1/(1 - averaging) rounds, by which it lags; 0 is the newest model; it "
+        "averages out noise, costs no bits and changes no step; "
         "train_loss, buffers and personal layers are those of the newest model",
     )
     downlink: Literal["full", "sign"] = Field("full", description="sign sends one bit per weight down")

@@ -185,4 +185,4 @@ def _part(task: str) -> Part:
     return Part(f"tasks-{_TASKS.index(task) + 1}", task, "ours", render, _wants(task), partial=True)
 
 
-TASKS = Study("tasks", "Tasks of today", "tasks", tuple(map(_part, _TASKS)), host="tasks.md")
+TASKS = Study("tasks", "Images, text and adapters", "tasks", tuple(map(_part, _TASKS)), host="tasks.md")
