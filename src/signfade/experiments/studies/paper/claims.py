@@ -183,9 +183,12 @@ def _variance(results: Results, form: Group) -> Finding:
 
 def _less_spread(pairs: Sequence[tuple[Record, ...]], rounds: Sequence[float]) -> float:
     ours, theirs = ([record.points("accuracy") for record in records] for records in zip(*pairs))
-    # Where a run has diverged, its accuracy is chance.
-    spread = lambda curves, t: stdev(curve.get(t, CHANCE) for curve in curves)  # noqa: E731
-    return fmean(spread(theirs, t) - spread(ours, t) for t in rounds)
+    return fmean(_spread(theirs, t) - _spread(ours, t) for t in rounds)
+
+
+def _spread(curves: Sequence[dict[float, float]], t: float) -> float:
+    """Deviation over seeds; a run that has diverged is at chance."""
+    return stdev(curve.get(t, CHANCE) for curve in curves)
 
 
 # -- Figs. 3, 4 and 6 ----------------------------------------------------------------------------------------
