@@ -30,6 +30,7 @@ from signfade.settings import RunSettings
 __all__ = ["TASKS"]
 
 _FILES = {"adapters": "adapters", "Shakespeare": "shakespeare", "CIFAR-10": "cifar10"}
+_FILES |= {"Fashion-MNIST": "fashion"}
 _CONFIGS = {task: read_toml(f"tasks_{name}.toml") for task, name in _FILES.items()}
 _TASKS = list(_CONFIGS)
 _BANDWIDTHS = {"1 MHz": 1e6, "180 kHz": 180e3}
@@ -151,8 +152,10 @@ def _reads(task: str) -> bool:
 
 def _figure(results: Results) -> list[Block]:
     begun = [task for task in _TASKS if _table(results, task)] or _TASKS[:1]
+    rows = 1 + (len(begun) > 2)
+    columns = -(-len(begun) // rows)
     styles = label_styles(dict.fromkeys(name for task in _TASKS for name in _CONFIGS[task]["variants"]))
-    with new_figure((9.6, 3.6), columns=len(begun)) as (figure, panels):
+    with new_figure((9.6, 3.4 * rows), rows, columns) as (figure, panels):
         for task, axes in zip(begun, np.ravel(panels)):
             for name, band in _rows(task):
                 if name.endswith(_AVERAGED) or band not in ("any", next(iter(_BANDWIDTHS))):
