@@ -421,6 +421,20 @@ def test_a_damaged_cache_heals(tmp_path: Path, mirrors: Mirrors, hashes: dict[st
     assert "train-labels-idx1-ubyte has the wrong SHA-256: it is fetched again" in notes[0]
 
 
+def test_a_run_says_that_a_damaged_cache_was_healed(
+    tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run passes no function for notes: they go to the log as warnings, which Python prints."""
+    sources = of(hashes, mirrors.url("good"))
+    place = fetch("mnist", cache=tmp_path, sources=sources)
+    (place / long_name("train-labels")).write_bytes(b"rubbish")
+    caplog.clear()
+    load("mnist", cache=tmp_path, sources=sources)
+    [said] = caplog.records
+    assert said.levelname == "WARNING"
+    assert "has the wrong SHA-256: it is fetched again" in said.getMessage()
+
+
 def test_a_named_folder_is_filled_from_the_cache(
     tmp_path: Path, mirrors: Mirrors, hashes: dict[str, str]
 ) -> None:

@@ -16,10 +16,12 @@ from signfade.experiments.studies.paper.point import (
     decision_cells,
     decision_distance,
     decision_runs,
+    edges,
     finalists,
     places,
     printed_of,
     proxy_distance,
+    proxy_off,
     proxy_rounds,
     proxy_runs,
     proxy_target,
@@ -103,6 +105,18 @@ def test_the_tie_does_not_change_sbfl() -> None:
         run for tie in ("plus", "zero", "random") for run in proxy_runs(FULL, "sbfl", Point(10, 1e6, tie))
     ]
     assert all(Records([record(runs[0])]).find(run) for run in runs)
+
+
+def test_a_proxy_that_diverged_is_farthest_whenever_it_got_there() -> None:
+    (run,) = proxy_runs(FULL, "sbfl", TRUE)
+    assert proxy_off(FULL, Records([record(run, loss_at=258)]), "sbfl", TRUE) == 0
+    assert proxy_off(FULL, Records([record(run, loss_at=258, diverged=300)]), "sbfl", TRUE) == 3
+
+
+def test_a_point_at_the_edge_of_the_region_is_called_so() -> None:
+    assert edges(FULL, Point(20, 1e6, "plus")) == ""
+    assert edges(FULL, Point(20, 300e3, "plus")) == "300 kHz"
+    assert edges(FULL, Point(100, 10e6, "plus")) == "100 devices and 10 MHz"
 
 
 def test_a_run_that_does_not_get_there_is_far_not_near() -> None:

@@ -98,6 +98,12 @@ def test_rounds_stand_beside_the_papers_and_contradictions_are_said() -> None:
     assert words("table-rounds", *found).startswith(f"As printed: {count}")
 
 
+def test_cells_that_chose_the_point_can_be_left_out_of_both_tables() -> None:
+    results = Results(FULL, Records())
+    assert [len(rounds_verdicts(results, "printed", out)) for out in (False, True)] == [30, 28]
+    assert [len(accuracy_verdicts(results, "printed", out)) for out in (False, True)] == [36, 30]
+
+
 def test_the_loss_of_all_data_has_its_own_table_where_it_was_evaluated() -> None:
     one = record(COLUMN.run(FULL, (1e-3, 0.0), 0), 0.5, 900)
     losses = [2.0] * 12 + [0.9] * (len(one.curve["round"]) - 12)  # 1.0 is passed by round 260
