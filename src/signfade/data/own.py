@@ -114,7 +114,7 @@ def _as_array(what: str, value: Any) -> NDArray[Any]:
 
 
 def _samples(what: str, array: NDArray[Any]) -> Tensor:
-    if not len(array.reshape(-1)):
+    if not array.size:
         raise ValueError(f"{what} is empty; got shape {list(array.shape)}")
     if array.ndim < 2:
         raise ValueError(f"{what} must be samples of some shape, [N, ...]; got shape {list(array.shape)}")

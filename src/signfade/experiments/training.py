@@ -91,10 +91,10 @@ def status_of(settings: RunSettings, folder: Path, resume: bool | None = None) -
         raise FolderError(f"{folder} holds a run this version cannot read: {error}") from error
     instead = "choose another name or folder (--name, --out), or move this one aside (--force)"
     changed = differences(there, settings)
-    longer = settings.rounds > there.rounds
-    if [*changed] == ["rounds"] and longer and resume is False:
+    more = settings.rounds > there.rounds
+    longer = more and resume
+    if more and resume is False and [*changed] == ["rounds"]:
         instead = f"add --resume to go on to round {settings.rounds}, or {instead}"
-    longer = longer and bool(resume)
     for key, (old, new) in changed.items():
         if key == "rounds" and longer:
             continue

@@ -29,8 +29,12 @@ from signfade.settings import RunSettings
 
 __all__ = ["TASKS"]
 
-_FILES = {"adapters": "adapters", "Shakespeare": "shakespeare", "CIFAR-10": "cifar10"}
-_FILES |= {"Fashion-MNIST": "fashion"}
+_FILES = {
+    "adapters": "adapters",
+    "Shakespeare": "shakespeare",
+    "CIFAR-10": "cifar10",
+    "Fashion-MNIST": "fashion",
+}
 _CONFIGS = {task: read_toml(f"tasks_{name}.toml") for task, name in _FILES.items()}
 _TASKS = list(_CONFIGS)
 _BANDWIDTHS = {"1 MHz": 1e6, "180 kHz": 180e3}
@@ -47,7 +51,8 @@ _ALSO_AVERAGED = (_BASELINE, "EDEN at 0.1 bit", _AIMED)
 def _rows(task: str) -> Iterator[tuple[str, str]]:
     """Yield method and bandwidth of each row; digital messages arrive at any."""
     variants = _CONFIGS[task]["variants"]
-    names = [name + end for name in variants for end in ("", _AVERAGED)[: 1 + (name in _ALSO_AVERAGED)]]
+    ends = {name: ("", _AVERAGED) if name in _ALSO_AVERAGED else ("",) for name in variants}
+    names = [name + end for name in variants for end in ends[name]]
     ideal = {name for name, layer in variants.items() if layer.get("method.aggregator") == "ideal"}
     digital = [name for name in names if name.removesuffix(_AVERAGED) in ideal]
     yield from ((name, "any") for name in digital)

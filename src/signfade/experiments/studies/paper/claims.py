@@ -98,8 +98,8 @@ def _slower(results: Results, names: tuple[str, str], factor: float) -> Finding:
     for start, (slow, fast) in ways:
         ratio = paired(_log_rounds, slow, fast)
         holds = ratio.above(math.log(factor))
-        # Rounds of a run that never arrives are a lower limit: they cannot make the slow too fast, nor the
-        # fast too slow.
+        # Of a run that never arrives only a lower limit is known: a slow method may be slower than it seems,
+        # so that no claim fails, and a fast one too, so that none holds.
         unsure = fast if holds else slow
         if any(one.value("rounds_to_accuracy_09") is None for one in unsure):
             holds = None
