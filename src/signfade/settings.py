@@ -80,6 +80,11 @@ class DataSettings(_Section):
         "a Dataset, (train_x, train_y, test_x, test_y) or two torch data sets (docs/data.md)",
     )
     folder: str | None = Field(None, description="folder with the files of idx, mnist and other fetched sets")
+    standardise: bool = Field(
+        False,
+        description="shift and scale images and features to mean 0 and variance 1 over the training samples, "
+        "channel by channel; cifar10 always is",
+    )
     split: Literal["two-chunks", "iid", "dirichlet", "label-count", "natural"] = Field(
         "two-chunks",
         description="who holds what; two-chunks is the paper's, two classes per device (each class is cut "

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from signfade.data import DataError, Sources, available, cache_folder, load, write_idx
+from signfade.data import DataError, Dataset, Sources, available, cache_folder, load, standardised, write_idx
 
 
 def test_digits_are_split_in_proportion_and_none_is_lost() -> None:
@@ -101,3 +101,27 @@ def test_the_list_says_whether_mnist_is_here(tmp_path: Path, folder: Path) -> No
     assert where() == str(tmp_path / "mnist")
     (tmp_path / "mnist" / "train-labels.idx1-ubyte").unlink()
     assert where() is None
+
+
+def test_standardised_features_have_mean_zero_and_variance_one_and_keep_their_channels_apart() -> None:
+    """By NumPy, a channel at a time; test samples are moved by the numbers of the training samples."""
+    draw = np.random.default_rng(3)
+    images = draw.uniform(2, 7, (40, 3, 5, 4)) * np.array([1, 4, 0]).reshape(3, 1, 1)  # the last never varies
+    train, test = (torch.from_numpy(part.astype(np.float32)) for part in (images[:30], images[30:]))
+    labels = torch.arange(40) % 2
+    data = standardised(Dataset(train, labels[:30], test, labels[30:], 2, "mine"))
+    for channel, (mean, spread) in enumerate(
+        zip(images[:30].mean((0, 2, 3)), images[:30].std((0, 2, 3), ddof=1))
+    ):
+        for ours, given in ((data.train_x, images[:30]), (data.test_x, images[30:])):
+            wanted = (given[:, channel] - mean) / (spread or 1.0)
+            assert np.allclose(ours[:, channel].numpy(), wanted, atol=2e-5)
+    table = standardised(Dataset(train[:, :, 0, 0], labels[:30], test[:, :, 0, 0], labels[30:], 2, "mine"))
+    assert torch.allclose(table.train_x[:, :2].std(dim=0), torch.ones(2), atol=1e-5)
+    assert torch.equal(train, torch.from_numpy(images[:30].astype(np.float32)))  # the set itself is as it was
+
+
+def test_tokens_cannot_be_standardised() -> None:
+    tokens = torch.arange(12).reshape(6, 2) % 3
+    with pytest.raises(ValueError, match=r"data\.standardise must be false with mine: tokens have no mean"):
+        standardised(Dataset(tokens, tokens[:, 0], tokens, tokens[:, 0], 3, "mine"))

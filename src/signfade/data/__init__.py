@@ -15,6 +15,7 @@ from signfade.data.dataset import (
     cache_folder,
     fetch,
     load,
+    standardised,
 )
 from signfade.data.download import Limits
 from signfade.data.fetching import Sources
@@ -60,5 +61,6 @@ __all__ = [
     "read_idx",
     "read_idx_set",
     "split",
+    "standardised",
     "write_idx",
 ]

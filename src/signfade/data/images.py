@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from signfade.data.dataset import DATASETS, Dataset, DataSource
+from signfade.data.dataset import DATASETS, Dataset, DataSource, standardised
 from signfade.data.download import Limits
 from signfade.data.fetching import Sources, add_fetched
 from signfade.data.idx import DataError, IdxSet, read_idx_set, write_idx
@@ -123,16 +123,11 @@ def _load_idx(folder: str | Path | None, **options: Any) -> Dataset:
     return _from_idx(read_idx_set(place, remedy=remedy), place.name)
 
 
-def _from_idx(files: IdxSet, name: str, standardised: bool = False) -> Dataset:
-    train, test = _pixels(files.train_images), _pixels(files.test_images)
-    if standardised:
-        spread, centre = torch.std_mean(train, dim=(0, 2, 3), keepdim=True)
-        for pixels in (train, test):
-            pixels.sub_(centre).div_(spread)
+def _from_idx(files: IdxSet, name: str) -> Dataset:
     return Dataset(
-        train,
+        _pixels(files.train_images),
         torch.from_numpy(files.train_labels).long(),
-        test,
+        _pixels(files.test_images),
         torch.from_numpy(files.test_labels).long(),
         1 + int(max(files.train_labels.max(), files.test_labels.max())),
         name,
@@ -160,8 +155,9 @@ def _add(
     def read(folder: Path, sha256: Mapping[str, str], remedy: str) -> Dataset:
         digests = {file.partition("-idx")[0]: digest for file, digest in sha256.items()}
         hint = f"{remedy}, or use data.name idx for another set"
-        # Colours are standardised, as is usual; grey pixels stay in [0, 1], as in the paper.
-        return _from_idx(read_idx_set(folder, sha256=digests, remedy=hint), name, image[0] > 1)
+        dataset = _from_idx(read_idx_set(folder, sha256=digests, remedy=hint), name)
+        # Colours are standardised, as is usual; grey pixels stay in [0, 1] unless data.standardise asks.
+        return standardised(dataset) if image[0] > 1 else dataset
 
     entry = DataSource(about, shape=(image, 10), licence=licence, citation=citation)
     add_fetched(name, entry, sources, read)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from signfade.data import DATASETS, Dataset, Split, as_dataset, load, make_regression, split
+from signfade.data import DATASETS, Dataset, Split, as_dataset, load, make_regression, split, standardised
 from signfade.kernels.threads import available_threads
 from signfade.keys import stream_key
 from signfade.server import Server
@@ -53,6 +53,8 @@ def make_task(settings: RunSettings, workers: int = 1, dataset: object = None) -
         labelled = load(data.name, data.folder)
     else:  # a Dataset has been checked by who made it
         labelled = dataset if isinstance(dataset, Dataset) else as_dataset(dataset, "dataset")
+    if data.standardise:
+        labelled = standardised(labelled)
     who = deal(labelled, data, seed)
     tokens = not labelled.train_x.is_floating_point()
     model = _model(settings, labelled.input_shape, labelled.classes, tokens)
