@@ -175,7 +175,7 @@ def test_an_inflated_scale_is_cut_and_the_model_stays_close(side_bits: int | str
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> None:
-    """Honest devices with different classes disagree; forty rounds of digits tell who attacks."""
+    """Honest devices with different classes disagree; eighty rounds tell who attacks, with a margin."""
     example = Path(__file__).parents[2] / "examples" / "digits.toml"
     attack = ["attack.kind=sign-flip", "attack.fraction=0.3", "defence.reliability=true"]
     method = [
@@ -185,11 +185,11 @@ def test_flippers_among_devices_with_two_classes_each_are_found(seed: int) -> No
         "server.momentum=0.0",
     ]
     experiment = Experiment(load(example, [*method, *attack, f"seed={seed}", "rounds=1000"]))
-    for _ in range(40):
+    for _ in range(80):
         experiment.advance()
     attackers = choose_attackers(experiment.settings.attack, 20, seed)
     found = trust(experiment)
-    assert (found[attackers] <= 0).all()
+    assert (found[attackers] < -0.5).all()
     assert (np.delete(found.numpy(), attackers) > 0.5).all()
 
 

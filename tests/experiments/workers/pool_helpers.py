@@ -19,13 +19,14 @@ from signfade.experiments.training import PlannedRun, train
 def children(parent: int | str = "self") -> list[int]:
     """The process numbers of a process's children, from the kernel; helpers of multiprocessing aside."""
     tasks = Path(f"/proc/{parent}/task")
-    found = [int(pid) for task in tasks.glob("*/children") for pid in task.read_text().split()]
-    return [pid for pid in found if "multiprocessing" not in _command(pid)]
+    found = [int(pid) for task in tasks.glob("*/children") for pid in _read(task).split()]
+    return [pid for pid in found if "multiprocessing" not in _read(Path(f"/proc/{pid}/cmdline"))]
 
 
-def _command(pid: int) -> str:
+def _read(file: Path) -> str:
+    """What a file of the kernel says of a process or a thread; nothing once that has ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return file.read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -34,10 +35,8 @@ def left_behind(wanted: list[int], seconds: float = 10.0) -> list[int]:
     """Those of `wanted` that still run after some patience; a zombie does not run."""
 
     def runs(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
+        state = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        return bool(state) and state[0] != "Z"
 
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(map(runs, wanted)):
