@@ -64,6 +64,12 @@ def test_coins_are_new_in_every_round() -> None:
     assert abs(float(product.mean())) < 4.5 / math.sqrt(float(both.sum()))
 
 
+def test_with_one_bit_down_a_zero_is_a_plus() -> None:
+    zero, plus = (run(rounds=3, method__tie=tie, server__downlink="sign") for tie in ("zero", "plus"))
+    assert torch.equal(zero, plus)
+    assert not torch.equal(run(rounds=3, method__tie="zero"), zero)
+
+
 @pytest.mark.parametrize("tie", TIES)
 @pytest.mark.parametrize(
     "switches",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.paper.cells import RULES, find_column
+from signfade.experiments.studies.paper.cells import RULES, find_column, grid_wants
 from signfade.experiments.studies.paper.point import (
     Point,
     at,
@@ -17,7 +17,10 @@ from signfade.experiments.studies.paper.point import (
     decision_distance,
     decision_runs,
     edges,
+    elsewhere,
     finalists,
+    here,
+    nearest,
     places,
     printed_of,
     proxy_distance,
@@ -28,22 +31,27 @@ from signfade.experiments.studies.paper.point import (
     settle,
     vote_places,
 )
-from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results
+from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, run_name
 from signfade.experiments.studies.runner import wanted
 from signfade.experiments.studies.study import Picture, Table
 
 from .conftest import record
 
 PARTS = parts_by_name()
-TRUE = Point(50, 3e6, "random")
+TRUE = Point(30, 1e6, "random")
+HERE = here(FULL)
+
+
+def names(part: str, records: Records) -> set[str]:
+    return {run_name(want.settings) for want in PARTS[part].needs(FULL, records)}
 
 
 def sbfl(slow: float = 1.0) -> list[Record]:
-    """SBFL needs the paper's rounds with 50 devices at 3 MHz, more with fewer devices or a wider band."""
+    """SBFL needs the paper's rounds with 30 devices at 1 MHz, more with fewer devices or a wider band."""
     found = []
-    for devices, band in places(FULL):
-        factor = slow * (50 / devices) * (band / 3e6) ** 0.5
-        for run in proxy_runs(FULL, "sbfl", Point(devices, band, "plus")):
+    for place in places(FULL):
+        factor = slow * (30 / place.devices) * (place.bandwidth_hz / 1e6) ** 0.5
+        for run in proxy_runs(FULL, "sbfl", place.with_tie("plus")):
             rounds = round(proxy_target("sbfl") * factor)
             found.append(record(run, loss_at=rounds if rounds <= run.rounds else None))
     return found
@@ -53,7 +61,8 @@ def votes(records: list[Record], best: Point = TRUE) -> list[Record]:
     """Votes need the paper's rounds at one point, and more the further it is away."""
     found = []
     for point in candidates(FULL, Records(records)):
-        off = 1 + (point.tie != best.tie) + 2 * (point[:2] != best[:2])
+        elsewhere = (point.devices, point.bandwidth_hz) != (best.devices, best.bandwidth_hz)
+        off = 1 + (point.tie != best.tie) + 2 * elsewhere + (point.standardise != best.standardise)
         for run in proxy_runs(FULL, "vote", point):
             found.append(record(run, loss_at=round(proxy_target("vote") / off)))
     return found
@@ -62,10 +71,10 @@ def votes(records: list[Record], best: Point = TRUE) -> list[Record]:
 def full_runs(records: list[Record], best: Point) -> list[Record]:
     """Proxies that go on; votes end at the paper's accuracy at one point, 0.3 above it elsewhere.
 
-    Where Full and DC are the same run, it is that of DC.
+    Where Full and DC are the same run, it is that of DC; a run that two points share is that of the best.
     """
     found, known = [], Records(records)
-    for point in finalists(FULL, known):
+    for point in sorted(finalists(FULL, known), key=lambda point: point == best):
         for column, pair in decision_cells():
             for run in decision_runs(FULL, column, pair, point):
                 short = known.find(run.model_copy(update={"rounds": RULES["proxy"]["rounds"]}))
@@ -79,19 +88,30 @@ def test_the_rules_are_about_cells_of_the_paper() -> None:
     assert (proxy_target("sbfl"), proxy_target("vote")) == (258, 210)  # Table I, typed in a second time
     assert [printed_of(*one) for one in decision_cells()] == [0.86, 0.77, 0.71, 0.51, 0.89, 0.54]
     assert (FULL.seeds, FULL.best_seeds) == (RULES["seeds"]["cell"], RULES["seeds"]["best"])
-    assert len(places(FULL)) == 20
+    assert len(places(FULL)) == 20 + 12  # standardised pixels with at most 30 devices
     named = {method for method, *_ in RULES["seeds"]["named"]}
     assert all(find_column(method).group == "printed" for method in named)
 
 
 def test_votes_are_tried_where_sbfl_is_nearest_and_only_then() -> None:
     found = sbfl()
-    assert vote_places(FULL, Records(found[:-1])) == []
-    near = vote_places(FULL, Records(found))
-    assert near[0] == (50, 3e6)
-    assert len(near) == RULES["proxy"]["nearest"]
-    assert len(PARTS["calibrate"].wants(FULL, Records())) == 20
-    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 20 + 3 * 6
+    assert vote_places(FULL, Records(found[1:-1])) == []
+    assert {place.standardise for place in vote_places(FULL, Records(found[:-1]))} == {False}
+    near, many = vote_places(FULL, Records(found)), RULES["proxy"]["nearest"]
+    assert (near[0], near[many]) == ((30, 1e6, False), (30, 1e6, True))
+    assert len(near) == 2 * many
+    assert len(PARTS["calibrate"].wants(FULL, Records())) == 32
+    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 32 + 2 * 3 * many
+
+
+def test_no_full_run_before_all_candidates_of_both_readings_are_known() -> None:
+    found = sbfl()
+    some = found + votes(found)
+    plain = [one for one in found if one in some]
+    assert finalists(FULL, Records(some)) != []
+    assert finalists(FULL, Records(some[:-1])) == []
+    half = plain[:20]  # the places with pixels in [0, 1]
+    assert finalists(FULL, Records(half + votes(half))) == []
 
 
 def test_a_zero_tie_needs_a_downlink_that_has_a_zero() -> None:
@@ -151,18 +171,29 @@ def test_the_distance_is_in_factors_of_two() -> None:
 def test_full_runs_decide_among_the_nearest_and_every_part_is_there() -> None:
     found = sbfl()
     found += votes(found)
-    nearest = finalists(FULL, Records(found))
-    assert nearest[0] == TRUE
-    assert len(nearest) == RULES["decision"]["points"]
+    points = finalists(FULL, Records(found))
+    assert points[0] == TRUE
+    assert {point.devices for point in candidates(FULL, Records(found))} > {30, 50}
+    assert all(point.devices <= 30 for point in points)  # more would take days
+    before = [Point(20, 1e6, tie) for tie in ("plus", "random", "zero")]
+    assert points[2 * RULES["decision"]["points"] :] == before
     assert settle(FULL, Records(found)) == FULL  # nothing is decided by proxies
-    other = next(point for point in nearest[1:] if point.tie == "plus")
+    other = next(point for point in points[1:] if point.tie == "plus")
     found += full_runs(found, other)
     records = Records(found)
     assert decide(FULL, records) == other  # not the nearest of the proxies
     distance = decision_distance(FULL, records, other)
     assert distance == pytest.approx(((0.09**2 + 0.20**2) / 6) ** 0.5)  # Full is the run of DC
-    there = settle(FULL, records)
-    assert (there.devices, there.bandwidth_hz, there.tie) == other
+    there = elsewhere(FULL, records)
+    assert there is not None
+    assert here(there) == other
+    assert settle(FULL, records) == FULL  # the pages stay until all cells are there
+    grid = [want.settings for want in grid_wants(there, records)]
+    assert {run_name(run) for run in grid} == names("table-nearest", records)
+    for run in (one for one in grid if records.find(one) is None and one.seed < FULL.seeds):
+        assert settle(FULL, records) == FULL
+        records.add(record(run))
+    assert (elsewhere(FULL, records), settle(FULL, records)) == (None, there)
     for name in ("table-accuracy", "fig-accuracy", "fig-quantisation", "fig-snr"):
         runs = [want.settings for want in PARTS[name].needs(FULL, records)]
         images = [run for run in runs if run.data.name == "mnist"]
@@ -176,6 +207,7 @@ def test_a_vote_is_one_run_full_or_compressed_unless_ties_are_zeros() -> None:
         full, compressed = (column.run(replace(FULL, tie=tie), (1e-3, 0.0), 0) for column in columns)
         assert (full == compressed) == same
         assert compressed.server.downlink == "sign"
+        assert compressed.method.tie == ("random" if tie == "random" else "plus")  # a zero is sent as +1
 
 
 def test_a_decision_waits_for_all_of_its_runs() -> None:
@@ -185,6 +217,28 @@ def test_a_decision_waits_for_all_of_its_runs() -> None:
     full = full_runs(found, TRUE)
     assert decide(FULL, Records(found + [one for one in full if one.name != full[0].name])) is None
     assert decide(FULL, Records(found + full)) == TRUE
+
+
+def test_the_page_stays_where_it_is_if_seeds_cannot_tell_that_from_the_nearest() -> None:
+    found = sbfl()
+    found += votes(found)
+    found += full_runs(found, TRUE)
+
+    def decided(off: float) -> Point | None:
+        ours = [
+            record(run, printed_of(column, pair) + off, 100)
+            for column, pair in decision_cells()
+            for run in decision_runs(FULL, column, pair, HERE)
+        ]
+        records = Records(found + ours)
+        assert nearest(FULL, records) == TRUE
+        point, there = decide(FULL, records), elsewhere(FULL, records)
+        assert (None if there is None else here(there)) == (None if point == HERE else point)
+        assert settle(settle(FULL, records), records) == settle(FULL, records)
+        return point
+
+    assert decided(-0.02) == HERE
+    assert decided(-0.2) == TRUE
 
 
 def test_a_quick_study_decides_nothing_and_is_small() -> None:
@@ -201,9 +255,9 @@ def test_the_surface_and_the_decision_are_drawn_from_the_records() -> None:
     blocks = PARTS["calibrate"].render(results)
     (picture,) = (block for block in blocks if isinstance(block, Picture))
     panels = [ax for ax in picture.figure.axes if ax.get_title("left")]
-    assert [len(ax.texts) for ax in panels] == [20, 6, 6, 6]
+    assert [len(ax.texts) for ax in panels] == [20, 7, 7, 7, 12, 6, 6, 6]  # full runs are proxies too
     marked = [ax.get_title("left") for ax in panels if ax.get_legend_handles_labels()[0]]
-    assert marked == ["SBFL alone", "and vote, tie random"]
+    assert marked == ["pixels in [0, 1]: SBFL", "and vote, tie random"]
     (table,) = (block for block in PARTS["decide"].render(results) if isinstance(block, Table))
     assert table.rows[-1][0] == "distance"
     assert min(map(float, table.rows[-1][2:])) == pytest.approx(

@@ -18,7 +18,12 @@ from signfade.experiments.studies.paper.errors import FIG_MSE
 from signfade.experiments.studies.paper.gradients import FIG_PRIORS, FIG_SETUP
 from signfade.experiments.studies.paper.quantisation import FIG_QUANTISATION
 from signfade.experiments.studies.paper.regression import FIG_CONVERGENCE, FIG_REGRESSION
-from signfade.experiments.studies.paper.tables import TABLE_ACCURACY, TABLE_READINGS, TABLE_ROUNDS
+from signfade.experiments.studies.paper.tables import (
+    TABLE_ACCURACY,
+    TABLE_NEAREST,
+    TABLE_READINGS,
+    TABLE_ROUNDS,
+)
 from signfade.experiments.studies.radio import RADIO
 from signfade.experiments.studies.study import Part, Study
 from signfade.experiments.studies.tasks import TASKS
@@ -27,7 +32,7 @@ __all__ = ["JOINT", "PAPER", "STUDIES", "TABLES", "choose", "parts_by_name"]
 
 _PAPER = (CLAIMS, FIG_ACCURACY, FIG_DOWNLINK, CALIBRATE, DECIDE, FIG_QUANTISATION, FIG_SNR, FIG_REGRESSION)
 _MORE = (FIG_CONVERGENCE, FIG_MSE, FIG_PRIORS, FIG_SETUP)
-_TABLES = (TABLE_ACCURACY, TABLE_ROUNDS, TABLE_READINGS)
+_TABLES = (TABLE_NEAREST, TABLE_ACCURACY, TABLE_ROUNDS, TABLE_READINGS)
 _JOINT = (JOINT_ROTATED, JOINT_LADDER, JOINT_TRAINING)
 PAPER = Study("paper", "The paper's experiments, ours beside the paper's", "results", _PAPER + _MORE, opening)
 TABLES = Study(

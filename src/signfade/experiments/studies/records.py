@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
@@ -33,6 +33,7 @@ __all__ += [
     "accuracies",
     "curve_of",
     "family_of",
+    "paired",
     "read_toml",
     "rounded",
     "run_name",
@@ -73,6 +74,7 @@ class Scale:
     devices: int = 20
     bandwidth_hz: float = 1e6
     tie: Tie = "plus"
+    standardise: bool = False  # pixels with mean 0 and variance 1, or in [0, 1]
     draws: int = 200_000  # coordinates of a simulated error
 
     def changed(self, seeds: int | None, rounds: int | None) -> Scale:
@@ -255,6 +257,14 @@ def shared_seeds(one: Iterable[Record], other: Iterable[Record]) -> tuple[list[R
     first, second = ({record.seed: record for record in records} for records in (one, other))
     seeds = sorted(set(first) & set(second))
     return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+
+
+def paired(
+    value: Callable[[Record], float | None], ours: Iterable[Record], theirs: Iterable[Record]
+) -> dict[int, float]:
+    """Return ours less theirs by seed, over the seeds of which both have the value."""
+    ends = {one.seed: (value(one), value(other)) for one, other in zip(*shared_seeds(ours, theirs))}
+    return {seed: a - b for seed, (a, b) in ends.items() if a is not None and b is not None}
 
 
 def curve_of(records: Sequence[Record], key: str) -> Curve | None:

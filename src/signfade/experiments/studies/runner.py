@@ -222,11 +222,15 @@ class Runner:
         results = self.results(study.parts)
         found = {part: part.render(results) for part in parts}
         sections = {f"{part.title} ({part.place})": blocks for part, blocks in found.items() if blocks}
-        absent = [part for part, blocks in found.items() if not blocks]
+        absent = [part for part, blocks in found.items() if not blocks and self._to_do(part)]
         if absent:
             lines = [f"- {part.title} ({part.place}): `signfade reproduce {part.name}`" for part in absent]
             sections["Not run yet"] = [Text("\n".join(lines))]
         return write_markdown(study.title, study.opening(results), sections, folder / f"{study.page}.md")
+
+    def _to_do(self, part: Part) -> bool:
+        """Whether a part has anything to run or to measure: one may wait for what another decides."""
+        return part.measure is not None or bool(part.needs(self.scale, self.records))
 
     def write(self, studies: Sequence[Study], parts: Sequence[Part]) -> list[Path]:
         """Write one page per study about its parts among `parts`, and the records; return their paths."""

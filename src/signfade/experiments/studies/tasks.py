@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from signfade.experiments.studies.records import (
     Scale,
     Tier,
     Want,
+    paired,
     read_toml,
-    shared_seeds,
 )
 from signfade.experiments.studies.study import Block, Part, Study, Table, picture_or_missing
+from signfade.experiments.table import spread_text
 from signfade.settings import RunSettings
 
 __all__ = ["TASKS"]
@@ -82,15 +83,14 @@ def _wants(task: str) -> Callable[[Scale, Records], list[Want]]:
     ]
 
 
+def _late(record: Record) -> float:
+    """Accuracy at the end."""
+    return record.late_accuracy(_LATE)
+
+
 def _mbit(records: Sequence[Record]) -> float:
     """Uplink Mbit of all devices in all rounds, all items counted."""
     return fmean((record.value("uplink_bits") or 0.0) / 1e6 for record in records)
-
-
-def _spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean of a number over seeds, and its standard deviation where there are several."""
-    mean = f"{fmean(values):.{digits}f}"
-    return f"{mean} ± {stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def _table(results: Results, task: str) -> list[Block]:
@@ -126,8 +126,7 @@ def _aims(results: Results) -> list[Block]:
                 for name, where in ((_AIMED, band), (_BASELINE, "any"))
             ]
             for other in (_cut(found[1]), found[1]):
-                ours, theirs = shared_seeds(found[0], other)
-                off = [100 * (a.late_accuracy(_LATE) - b.late_accuracy(_LATE)) for a, b in zip(ours, theirs)]
+                off = [100 * value for value in paired(_late, found[0], other).values()]
                 cells.append(mean_interval(off).short if off else "–")
         if any(cell != "–" for cell in cells):
             rows.append([task, band, *cells])
@@ -137,10 +136,10 @@ def _aims(results: Results) -> list[Block]:
 
 def _cells(task: str, records: Sequence[Record], full: Sequence[Record], rounds: int = 0) -> list[str]:
     """Number of seeds, accuracy and bits of a row; of a run cut to `rounds`, if any."""
-    cells = [str(len(records)), _spread([100 * r.late_accuracy(_LATE) for r in records])]
+    cells = [str(len(records)), spread_text([100 * _late(r) for r in records], 1)]
     if _reads(task):  # the loss is kept of the last round alone
         losses = [r.value("last_test_loss") for r in records]
-        cells.append(_spread([math.exp(loss) for loss in losses if loss], 2) if all(losses) else "–")
+        cells.append(spread_text([math.exp(loss) for loss in losses if loss], 2) if all(losses) else "–")
     mbit = _mbit(records) * (rounds / _CONFIGS[task]["rounds"] if rounds else 1.0)
     return [*cells, _digits(mbit), f"1/{_digits(_mbit(full) / mbit)}" if full else ""]
 

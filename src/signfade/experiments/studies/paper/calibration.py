@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from signfade.experiments.studies.drawing import new_figure
 from signfade.experiments.studies.paper.cells import RULES, ours_text, pair_text
 from signfade.experiments.studies.paper.point import (
+    Place,
     Point,
     band_text,
     candidates,
@@ -19,7 +20,11 @@ from signfade.experiments.studies.paper.point import (
     decision_distance,
     decision_runs,
     edges,
+    elsewhere,
     finalists,
+    here,
+    nearest,
+    place_text,
     places,
     printed_of,
     proxy_distance,
@@ -42,9 +47,11 @@ _TIES = RULES["unknown"]["ties"]
 
 def _where(results: Results) -> str:
     """At which point the pages are, and whether that was decided."""
-    decided = not results.scale.quick and decide(results.scale, results.records) is not None
-    scale = settle(results.scale, results.records)
-    where = Point(scale.devices, scale.bandwidth_hz, scale.tie).text
+    scale, records = results.scale, results.records
+    decided = not scale.quick and decide(scale, records) is not None
+    where, there = here(settle(scale, records)).text, elsewhere(scale, records)
+    if there is not None:
+        return words_of("opening", "moving", scale, where=where, point=here(there).text)
     return words_of("opening", "decided" if decided else "open", where=where)
 
 
@@ -64,29 +71,22 @@ def tables_opening(results: Results) -> list[str]:
 
 def _proxy_wants(scale: Scale, records: Records) -> list[Want]:
     """SBFL in the whole region, then votes where it is nearest: known once the first are finished."""
-    runs = [run for place in places(scale) for run in proxy_runs(scale, "sbfl", Point(*place, scale.tie))]
+    runs = [run for place in places(scale) for run in proxy_runs(scale, "sbfl", place.with_tie(scale.tie))]
     votes = [run for point in candidates(scale, records) for run in proxy_runs(scale, "vote", point)]
     return [Want(run, Tier.CALIBRATION, order=order) for order, run in enumerate(runs + votes)]
 
 
-def _surface(ax: Axes, distances: dict[tuple[int, float], float], scale: Scale, chosen: Point | None) -> Any:
+def _surface(ax: Axes, distances: dict[Place, float], region: list[Place], chosen: Point | None) -> Any:
     """Draw distances over devices and bandwidth, a number in each field; what was not tried stays empty."""
-    devices, bands = (sorted(set(values)) for values in zip(*places(scale)))
+    devices, bands = sorted({one.devices for one in region}), sorted({one.bandwidth_hz for one in region})
     grid = np.full((len(bands), len(devices)), np.nan)
-    for (number, band), value in distances.items():
-        row, column = bands.index(band), devices.index(number)
+    for place, value in ((place, distances[place]) for place in region if place in distances):
+        row, column = bands.index(place.bandwidth_hz), devices.index(place.devices)
         grid[row, column] = value
-        ax.text(
-            column,
-            row,
-            f"{value:.2f}",
-            ha="center",
-            va="center",
-            fontsize=8,
-            color="white" if value < 0.8 else INK,
-        )
+        color = "white" if value < 0.8 else INK
+        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="YlGnBu_r", vmin=0, vmax=3, alpha=0.75)
-    if chosen is not None and (chosen.devices, chosen.bandwidth_hz) in distances:
+    if chosen is not None and any(chosen == place.with_tie(chosen.tie) for place in region):
         x, y = devices.index(chosen.devices), bands.index(chosen.bandwidth_hz)
         look: Any = {
             "markersize": 26,
@@ -101,25 +101,31 @@ def _surface(ax: Axes, distances: dict[tuple[int, float], float], scale: Scale, 
     return image
 
 
+_TITLES = {False: "pixels in [0, 1]", True: "standardised"}
+
+
 def _calibration(results: Results) -> list[Block]:
     scale, records = results.scale, results.records
-    off = [(place, proxy_off(scale, records, "sbfl", Point(*place, scale.tie))) for place in places(scale)]
-    alone = {place: abs(value) for place, value in off if value is not None}
+    off = {place: proxy_off(scale, records, "sbfl", place.with_tie(scale.tie)) for place in places(scale)}
+    alone = {place: abs(value) for place, value in off.items() if value is not None}
     if not alone:
         raise Missing
-    point = decide(scale, records)
-    with new_figure((9.6, 3.4), 1, 1 + len(_TIES), sharey=True) as (figure, panels):
-        image = _surface(panels[0], alone, scale, point)
-        panels[0].set_title("SBFL alone", fontsize=9)
-        for ax, tie in zip(panels[1:], _TIES):
-            both = [(place, proxy_distance(scale, records, Point(*place, tie))) for place in places(scale)]
-            known = {place: value for place, value in both if value is not None}
-            _surface(ax, known, scale, point if point is not None and point.tie == tie else None)
-            ax.set_title(f"and vote, tie {tie}", fontsize=9)
-        panels[0].set_ylabel("bandwidth of a device")
-        for ax in panels:
+    point, readings = decide(scale, records), sorted({place.standardise for place in off})
+    shape = (len(readings), 1 + len(_TIES))
+    with new_figure((9.6, 2.9 * len(readings)), *shape, sharey=True, squeeze=False) as (figure, panels):
+        for row, standardise in zip(panels, readings):
+            region = [place for place in off if place.standardise == standardise]
+            image = _surface(row[0], alone, region, point)
+            row[0].set_title(f"{_TITLES[standardise]}: SBFL", fontsize=9)
+            for ax, tie in zip(row[1:], _TIES):
+                both = {place: proxy_distance(scale, records, place.with_tie(tie)) for place in region}
+                known = {place: value for place, value in both.items() if value is not None}
+                _surface(ax, known, region, point if point is not None and point.tie == tie else None)
+                ax.set_title(f"and vote, tie {tie}", fontsize=9)
+            row[0].set_ylabel("bandwidth of a device")
+        for ax in panels[-1]:
             ax.set_xlabel("devices")
-        figure.colorbar(image, ax=list(panels), label="distance, factors of 2", shrink=0.85)
+        figure.colorbar(image, ax=list(panels.flat), label="distance, factors of 2", shrink=0.85)
     about = "Distance from Table I over devices and bandwidth, of SBFL alone and with the vote for each tie"
     rounds = min(RULES["proxy"]["rounds"], scale.rounds)
     words = words_of("calibrate", rounds=rounds, nearest=RULES["proxy"]["nearest"])
@@ -138,12 +144,12 @@ def _proxy_table(results: Results) -> Table:
 
     targets = [f"{proxy_target(which):.0f}" for which in ("sbfl", *["vote"] * len(_TIES))]
     rows = [["the paper", *targets, ""]]
-    for place in sorted(vote_places(scale, records)):
-        points = [Point(*place, tie) for tie in _TIES]
+    for place in sorted(vote_places(scale, records), key=lambda place: (place.standardise, place)):
+        points = [place.with_tie(tie) for tie in _TIES]
         near = [value for point in points if (value := proxy_distance(scale, records, point)) is not None]
         votes = [text("vote", point) for point in points]
         least = f"{min(near):.2f}" if near else "–"
-        rows.append([f"{place[0]} devices, {band_text(place[1])}", text("sbfl", points[0]), *votes, least])
+        rows.append([place_text(*place), text("sbfl", points[0]), *votes, least])
     heads = ["where", "SBFL", *(f"vote, tie {tie}" for tie in _TIES), "least distance"]
     return Table(heads, rows, words_of("calibrate", "note"))
 
@@ -174,9 +180,14 @@ def _decision(results: Results) -> list[Block]:
         raise Missing
     distances = [decision_distance(scale, records, point) for point in points]
     rows.append(["distance", "", *("–" if value is None else f"{value:.3f}" for value in distances)])
-    chosen = decide(scale, records)
+    chosen, best = decide(scale, records), nearest(scale, records)
     words = words_of("decide", seeds=min(RULES["decision"]["seeds"], scale.seeds))
-    words += words_of("decide", "open") if chosen is None else words_of("decide", "chosen", point=chosen.text)
+    if best is None or chosen is None:
+        words += words_of("decide", "open")
+    elif chosen == best:
+        words += words_of("decide", "chosen", point=chosen.text)
+    else:
+        words += words_of("decide", "alike", best=best.text, point=chosen.text)
     if chosen is not None and (what := edges(scale, chosen)):
         words += words_of("decide", "edge", what=what)
     heads = ["cell", "paper", *(point.text for point in points)]

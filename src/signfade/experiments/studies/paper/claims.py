@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from statistics import fmean, mean, stdev
@@ -35,13 +36,13 @@ from signfade.experiments.studies.paper.gradients import FIG_PRIORS
 from signfade.experiments.studies.paper.judging import (
     Finding,
     Test,
+    difference,
     factor_text,
     judge,
-    paired,
     points_text,
     sbfl,
 )
-from signfade.experiments.studies.paper.point import settle
+from signfade.experiments.studies.paper.point import here, settle
 from signfade.experiments.studies.paper.printed import majority_rounds, read_paper, words_of
 from signfade.experiments.studies.paper.quantisation import FIG_QUANTISATION, PRIORS, change
 from signfade.experiments.studies.paper.regression import FIG_REGRESSION
@@ -49,9 +50,10 @@ from signfade.experiments.studies.paper.tables import (
     TABLE_ACCURACY,
     accuracy_verdicts,
     agreement,
+    at_nearest,
     rounds_verdicts,
 )
-from signfade.experiments.studies.records import CHANCE, Missing, Record, Results, shared_seeds
+from signfade.experiments.studies.records import CHANCE, Missing, Record, Results, paired, shared_seeds
 from signfade.experiments.studies.study import Block, Part, Table, Text
 
 __all__ = ["CLAIMS", "findings"]
@@ -62,9 +64,7 @@ _PAIR: Pair = tuple(_RULE["pair"])
 # -- Tables I and II -----------------------------------------------------------------------------------------
 
 
-def _accuracy(record: Record) -> float:
-    if record.accuracy is None:
-        raise Missing
+def _accuracy(record: Record) -> float | None:
     return record.accuracy
 
 
@@ -96,7 +96,7 @@ def _slower(results: Results, names: tuple[str, str], factor: float) -> Finding:
     ways = [("at " + pair_text(_PAIR), [cell(results, column, _PAIR) for column in columns])]
     ways.append(("each at its fastest pair", [_fastest(results, column) for column in columns]))
     for start, (slow, fast) in ways:
-        ratio = paired(_log_rounds, slow, fast)
+        ratio = difference(_log_rounds, slow, fast)
         holds = ratio.above(math.log(factor))
         # Of a run that never arrives only a lower limit is known: a slow method may be slower than it seems,
         # so that no claim fails, and a fast one too, so that none holds.
@@ -121,8 +121,8 @@ def _gain(prior: str, results: Results, form: Group) -> Finding:
     number = read_paper().claims[prior].number
     assert number is not None
     columns = [find_column(name) for name in (sbfl(form, prior), "vote")]
-    alike = paired(_accuracy, *(cell(results, column, _PAIR) for column in columns))
-    best = paired(_accuracy, *(best_cell(results, column)[1] for column in columns))
+    alike = difference(_accuracy, *(cell(results, column, _PAIR) for column in columns))
+    best = difference(_accuracy, *(best_cell(results, column)[1] for column in columns))
     ways = {f"at {pair_text(_PAIR)}": alike, "best cell against best cell": best}
     level = number - _RULE["points"]
     return judge(Test(gain.above(level), f"{name}: {points_text(gain)}") for name, gain in ways.items())
@@ -130,7 +130,7 @@ def _gain(prior: str, results: Results, form: Group) -> Finding:
 
 def _downlink(results: Results, form: Group) -> Finding:
     tests = []
-    values: dict[str, Callable[[Record], float]] = {
+    values: dict[str, Callable[[Record], float | None]] = {
         "in the last round": _accuracy,
         "over the last ten evaluations": lambda one: one.late_accuracy(),
     }
@@ -138,8 +138,7 @@ def _downlink(results: Results, form: Group) -> Finding:
         gains = []
         for quantity in ("DC", "Full"):
             columns = (find_column(name, quantity) for name in (sbfl(form, prior), "vote"))
-            pairs = zip(*shared_seeds(*(best_cell(results, column)[1] for column in columns)))
-            gains.append({one.seed: value(one) - value(other) for one, other in pairs})
+            gains.append(paired(value, *(best_cell(results, column)[1] for column in columns)))
         more = [gains[0][seed] - gains[1][seed] for seed in sorted(set(gains[0]) & set(gains[1]))]
         if not more:
             raise Missing
@@ -153,7 +152,7 @@ def _compressed(results: Results, form: Group) -> Finding:
     for prior, pair in product(("gaussian", "laplacian"), PAIRS):
         columns = (find_column(sbfl(form, prior), "DC"), find_column("vote", "DC"))
         name = f"{prior.capitalize()}, {pair_text(pair)}"
-        gains[name] = paired(_accuracy, *(cell(results, column, pair) for column in columns))
+        gains[name] = difference(_accuracy, *(cell(results, column, pair) for column in columns))
     tests = [Test(gain.above(0), "") for gain in gains.values()]
     above, below, unclear = (sum(test.holds is way for test in tests) for way in (True, False, None))
     ends = [pick(gains, key=lambda name: gains[name].mean) for pick in (min, max)]
@@ -210,12 +209,15 @@ def _quantisation(results: Results, form: Group) -> Finding:
 
 def _log_ratio(results: Results, method: str, kind: str, reading: str) -> dict[int, float]:
     """Logarithm of a method's excess loss over signSGD's with its best step, by seed."""
-    pairs = zip(*shared_seeds(chosen(results, method, kind)[1], chosen(results, reading, kind)[1]))
-    ends = {one.seed: [*floors([one]), *floors([other])] for one, other in pairs}
-    found = {seed: math.log(end[0]) - math.log(end[1]) for seed, end in ends.items() if len(end) == 2}
+    found = paired(_log_floor, chosen(results, method, kind)[1], chosen(results, reading, kind)[1])
     if not found:
         raise Missing
     return found
+
+
+def _log_floor(record: Record) -> float | None:
+    floor = floors([record])
+    return math.log(floor[0]) if floor else None
 
 
 def _homogeneous(results: Results, form: Group) -> Finding:
@@ -317,17 +319,25 @@ def _render(results: Results) -> list[Block]:
             start = ["", ""]  # one claim, two algorithms
         if start[0]:
             rows.append([*start, "too few runs yet", "", ""])
-    for table, verdicts in (("I", rounds_verdicts), ("II", accuracy_verdicts)):
-        text = f"Table {table}, [cell by cell](tables.md)"
-        for form in forms if not results.scale.quick else ():
-            words = agreement(results, verdicts, form)
-            if words:
-                found_cells = verdicts(results, form)
-                agree = f"**{found_cells.count('agrees')} agree**"
-                rows.append([text, f"{len(found_cells)} cells", words, form, agree])
-                text = ""
+    rows += _agreements(results, "") if not results.scale.quick else []
+    with suppress(Missing):
+        there = at_nearest(results)
+        rows += _agreements(there, f" at {here(there.scale).text}")
     heads = ["the paper says", "paper", "ours (95 % interval)", "algorithm", "verdict"]
     return [Text(words_of("claims")), Table(heads, rows)]
+
+
+def _agreements(results: Results, where: str) -> list[list[str]]:
+    """How many cells of the tables agree, one row per table and algorithm that was run."""
+    rows = []
+    for table, verdicts in (("I", rounds_verdicts), ("II", accuracy_verdicts)):
+        text = f"Table {table}{where}, [cell by cell](tables.md)"
+        for form in ("printed", "corrected"):
+            if words := agreement(results, verdicts, form):
+                found = verdicts(results, form)
+                rows.append([text, f"{len(found)} cells", words, form, f"**{found.count('agrees')} agree**"])
+                text = ""
+    return rows
 
 
 CLAIMS = Part(

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 
 from signfade.experiments.intervals import Interval, mean_interval
 from signfade.experiments.studies.paper.cells import Group
-from signfade.experiments.studies.records import Missing, Record, shared_seeds
+from signfade.experiments.studies.records import Missing, Record, paired
 
-__all__ = ["Finding", "Test", "Word", "factor_text", "judge", "paired", "points_text", "sbfl"]
+__all__ = ["Finding", "Test", "Word", "difference", "factor_text", "judge", "points_text", "sbfl"]
 
 Word = Literal["held", "in part", "not held", "open"]
 
@@ -44,12 +44,14 @@ def sbfl(form: Group, prior: str = "gaussian") -> str:
     return f"printed-{prior}" if form == "printed" else prior
 
 
-def paired(value: Callable[[Record], float], ours: Sequence[Record], theirs: Sequence[Record]) -> Interval:
+def difference(
+    value: Callable[[Record], float | None], ours: Sequence[Record], theirs: Sequence[Record]
+) -> Interval:
     """Return ours less theirs over the seeds that both have, with its interval; `Missing` without one."""
-    pairs = list(zip(*shared_seeds(ours, theirs)))
-    if not pairs:
+    found = paired(value, ours, theirs)
+    if not found:
         raise Missing
-    return mean_interval([value(one) - value(other) for one, other in pairs])
+    return mean_interval([*found.values()])
 
 
 def points_text(gain: Interval) -> str:

@@ -1,4 +1,4 @@
-"""The three numbers that the paper does not give, chosen by its tables: devices, bandwidth, tie of a vote.
+"""What the paper does not give, chosen by its tables: devices, bandwidth, tie of a vote, scale of the pixels.
 
 Short runs over a region (proxies) choose where to look, full runs at the nearest points decide; `rules.toml`
 says by which cells. Everything here is a function of the records.
@@ -7,31 +7,39 @@ says by which cells. Everything here is a function of the records.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
-from signfade.experiments.studies.paper.cells import RULES, Column, Pair, find_column, training
+from signfade.experiments.studies.paper.cells import (
+    RULES,
+    Column,
+    Pair,
+    find_column,
+    grid_wants,
+    training,
+)
 from signfade.experiments.studies.paper.printed import CellKey, read_paper
-from signfade.experiments.studies.records import Record, Records, Scale
+from signfade.experiments.studies.records import Record, Records, Scale, Tier
 from signfade.settings import RunSettings, Tie
 
-__all__ = ["Point", "at", "band_text", "candidates", "decide", "decision_cells", "decision_distance", "edges"]
+__all__ = ["READINGS", "Place", "Point", "at", "band_text", "candidates", "decide", "decision_cells"]
 __all__ += [
+    "decision_distance",
     "decision_runs",
+    "edges",
+    "elsewhere",
     "finalists",
-    "places",
-    "printed_of",
-    "proxy_cells",
-    "proxy_distance",
-    "proxy_off",
-    "proxy_rounds",
+    "here",
+    "nearest",
+    "place_text",
 ]
+__all__ += ["places", "printed_of", "proxy_cells", "proxy_distance", "proxy_off", "proxy_rounds"]
 __all__ += ["proxy_runs", "proxy_target", "settle", "vote_places"]
 
 _PROXY, _DECISION = RULES["proxy"], RULES["decision"]
+READINGS = (False, True)  # of the pixels: as they are, standardised
 _GUESS = math.log(10)  # the loss of a guess among ten classes
 
 
@@ -41,11 +49,24 @@ class Point(NamedTuple):
     devices: int
     bandwidth_hz: float
     tie: Tie
+    standardise: bool = False
 
     @property
     def text(self) -> str:
         """The point in words."""
-        return f"{self.devices} devices, {band_text(self.bandwidth_hz)}, tie {self.tie}"
+        return f"{place_text(self.devices, self.bandwidth_hz, self.standardise)}, tie {self.tie}"
+
+
+class Place(NamedTuple):
+    """A point without its tie, on which SBFL does not depend."""
+
+    devices: int
+    bandwidth_hz: float
+    standardise: bool = False
+
+    def with_tie(self, tie: Tie) -> Point:
+        """Return the point of a tie."""
+        return Point(self.devices, self.bandwidth_hz, tie, self.standardise)
 
 
 def band_text(bandwidth_hz: float) -> str:
@@ -53,20 +74,38 @@ def band_text(bandwidth_hz: float) -> str:
     return f"{bandwidth_hz / 1e3:g} kHz" if bandwidth_hz < 1e6 else f"{bandwidth_hz / 1e6:g} MHz"
 
 
+def place_text(devices: int, bandwidth_hz: float, standardise: bool) -> str:
+    """Return a place in words."""
+    return f"{devices} devices, {band_text(bandwidth_hz)}" + (", standardised" if standardise else "")
+
+
 def at(scale: Scale, point: Point) -> Scale:
-    """Return the scale with the number of devices, bandwidth and tie of a point."""
-    return replace(scale, devices=point.devices, bandwidth_hz=point.bandwidth_hz, tie=point.tie)
+    """Return the scale at a point."""
+    devices, band, tie, standardise = point
+    return replace(scale, devices=devices, bandwidth_hz=band, tie=tie, standardise=standardise)
 
 
-def places(scale: Scale) -> list[tuple[int, float]]:
-    """Return the numbers of devices and bandwidths that are tried."""
+def here(scale: Scale) -> Point:
+    """Return the point of a scale."""
+    return Point(scale.devices, scale.bandwidth_hz, scale.tie, scale.standardise)
+
+
+def places(scale: Scale) -> list[Place]:
+    """Return the places that are tried, in the order of their readings of the pixels."""
     region = RULES["quick"] if scale.quick else RULES["unknown"]
-    return list(product(region["devices"], region["bandwidths_hz"]))
+    return [
+        Place(devices, band, standardise)
+        for standardise, devices, band in product(
+            region["standardise"], region["devices"], region["bandwidths_hz"]
+        )
+        if not standardise or devices <= _DECISION["most_devices"]
+    ]
 
 
 def edges(scale: Scale, point: Point) -> str:
     """Return in words where a point is at the edge of what is tried; empty inside."""
-    devices, bands = (sorted(set(values)) for values in zip(*places(scale)))
+    tried = [place for place in places(scale) if place.standardise == point.standardise]
+    devices, bands = sorted({one.devices for one in tried}), sorted({one.bandwidth_hz for one in tried})
     found = [f"{point.devices} devices"] if point.devices in (devices[0], devices[-1]) else []
     found += [band_text(point.bandwidth_hz)] if point.bandwidth_hz in (bands[0], bands[-1]) else []
     return " and ".join(found)
@@ -131,19 +170,22 @@ def proxy_off(scale: Scale, records: Records, which: str, point: Point) -> float
     return None if ours is None else min(most, max(-most, math.log2(ours[0] / proxy_target(which))))
 
 
-def vote_places(scale: Scale, records: Records) -> list[tuple[int, float]]:
-    """Return where votes are tried: where SBFL is nearest; nowhere until that is known of all places."""
-    off = {place: proxy_off(scale, records, "sbfl", Point(*place, scale.tie)) for place in places(scale)}
-    known = {place: abs(value) for place, value in off.items() if value is not None}
-    if len(known) < len(off):
-        return []
-    return sorted(known, key=lambda place: known[place])[: _PROXY["nearest"]]
+def vote_places(scale: Scale, records: Records) -> list[Place]:
+    """Return where votes are tried: where SBFL is nearest, of a reading of which all places are known."""
+    off = {place: proxy_off(scale, records, "sbfl", place.with_tie(scale.tie)) for place in places(scale)}
+    found: list[Place] = []
+    for standardise in READINGS:
+        mine = {place: value for place, value in off.items() if place.standardise == standardise}
+        known = {place: abs(value) for place, value in mine.items() if value is not None}
+        if len(known) == len(mine):
+            found += sorted(known, key=lambda place: known[place])[: _PROXY["nearest"]]
+    return found
 
 
 def candidates(scale: Scale, records: Records) -> list[Point]:
     """Return the points at which votes are tried."""
     ties = RULES["unknown"]["ties"]
-    return [Point(*place, tie) for place, tie in product(vote_places(scale, records), ties)]
+    return [place.with_tie(tie) for place, tie in product(vote_places(scale, records), ties)]
 
 
 def proxy_distance(scale: Scale, records: Records, point: Point) -> float | None:
@@ -154,13 +196,22 @@ def proxy_distance(scale: Scale, records: Records, point: Point) -> float | None
 
 
 def finalists(scale: Scale, records: Records) -> list[Point]:
-    """Return the nearest points, nearest first; none until all candidates are known."""
-    points = candidates(scale, records)
+    """Return the points for full runs: the nearest affordable ones of each reading, and further ones.
+
+    None until all candidates are known.
+    """
+    points = [one for one in candidates(scale, records) if one.devices <= _DECISION["most_devices"]]
     found = {point: proxy_distance(scale, records, point) for point in points}
     known = {point: value for point, value in found.items() if value is not None}
-    if not points or len(known) < len(points):
+    tried = {place.standardise for place in places(scale)}
+    if len(known) < len(found) or {point.standardise for point in points} < tried:
         return []
-    return sorted(points, key=lambda point: known[point])[: _DECISION["points"]]
+    near: list[Point] = []
+    for standardise in READINGS:
+        mine = [point for point in points if point.standardise == standardise]
+        near += sorted(mine, key=lambda point: known[point])[: _DECISION["points"]]
+    also = [] if scale.quick else [Point(*one) for one in _DECISION["also"]]
+    return list(dict.fromkeys([*near, *also]))
 
 
 # -- the decision: accuracy at the end, beside Table II ------------------------------------------------------
@@ -196,24 +247,49 @@ def decision_distance(scale: Scale, records: Records, point: Point) -> float | N
     return math.sqrt(mean(squares))
 
 
-def decide(scale: Scale, records: Records) -> Point | None:
+def _distances(scale: Scale, records: Records) -> dict[Point, float]:
+    """The distance of every finalist; empty until all of them are known."""
+    found = {point: decision_distance(scale, records, point) for point in finalists(scale, records)}
+    known = {point: value for point, value in found.items() if value is not None}
+    return known if len(known) == len(found) else {}
+
+
+def nearest(scale: Scale, records: Records) -> Point | None:
     """Return the finalist whose full runs are nearest to Table II; None until all of them are there."""
-    points = finalists(scale, records)
-    return _nearest((point, decision_distance(scale, records, point)) for point in points)
+    known = _distances(scale, records)
+    return min(known, key=lambda point: known[point], default=None)
 
 
-def _nearest(found: Iterable[tuple[Point, float | None]]) -> Point | None:
-    known = dict(found)
-    distances = {point: value for point, value in known.items() if value is not None}
-    if not known or len(distances) < len(known):
-        return None
-    return min(distances, key=lambda point: distances[point])
+def decide(scale: Scale, records: Records) -> Point | None:
+    """Return the nearest finalist, or the scale's own point if that cannot be told from it.
+
+    None until all finalists are known.
+    """
+    known = _distances(scale, records)
+    current = here(scale)
+    if current in known and known[current] - min(known.values()) < _DECISION["alike"]:
+        return current
+    return min(known, key=lambda point: known[point], default=None)
+
+
+def elsewhere(scale: Scale, records: Records) -> Scale | None:
+    """Return the scale at the point that was decided while the pages are not there; None if they are."""
+    there = _decided(scale, records)
+    return None if there == scale or _complete(there, records) else there
 
 
 def settle(scale: Scale, records: Records) -> Scale:
-    """Return the scale at the point that was decided; as it is while none is, and at quick scale.
+    """Return the scale at the point that was decided once all cells are there; as it is until then."""
+    return _decided(scale, records) if elsewhere(scale, records) is None else scale
 
-    A quick study has other data, so it says nothing about the paper's.
-    """
+
+def _decided(scale: Scale, records: Records) -> Scale:
+    """The scale at the point that was decided; a quick study has other data, so it decides nothing."""
     point = None if scale.quick else decide(scale, records)
     return scale if point is None else at(scale, point)
+
+
+def _complete(scale: Scale, records: Records) -> bool:
+    """Whether every cell of the tables has all its seeds."""
+    runs = (want.settings for want in grid_wants(scale, records) if want.tier == Tier.GRID)
+    return all(records.find(run) is not None for run in runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import get_args
@@ -27,7 +28,14 @@ from signfade.experiments.studies.paper.cells import (
     rounds_to,
     training,
 )
-from signfade.experiments.studies.paper.point import decide, decision_cells, proxy_cells, settle
+from signfade.experiments.studies.paper.point import (
+    decide,
+    decision_cells,
+    elsewhere,
+    here,
+    proxy_cells,
+    settle,
+)
 from signfade.experiments.studies.paper.printed import (
     Verdict,
     compare_accuracy,
@@ -46,7 +54,7 @@ from signfade.experiments.studies.records import (
     Tier,
     Want,
     accuracies,
-    shared_seeds,
+    paired,
 )
 from signfade.experiments.studies.study import Block, Part, Table, Text
 from signfade.experiments.table import spread_text
@@ -54,10 +62,12 @@ from signfade.settings import RunSettings
 
 __all__ = [
     "TABLE_ACCURACY",
+    "TABLE_NEAREST",
     "TABLE_READINGS",
     "TABLE_ROUNDS",
     "accuracy_verdicts",
     "agreement",
+    "at_nearest",
     "rounds_verdicts",
 ]
 
@@ -180,8 +190,7 @@ _COMPARED = (
 
 def _gains(ours: list[Record], theirs: list[Record]) -> list[float]:
     """One accuracy less another in points, one per seed that both have."""
-    pairs = [accuracies(pair) for pair in zip(*shared_seeds(ours, theirs))]
-    return [100 * (pair[0] - pair[1]) for pair in pairs if len(pair) == 2]
+    return [100 * gain for gain in paired(lambda record: record.accuracy, ours, theirs).values()]
 
 
 def _differences(results: Results, quantity: str) -> tuple[list[str], list[list[str]]]:
@@ -286,7 +295,7 @@ def _rounds(results: Results) -> list[Block]:
             by_all = _agreements(results, partial(rounds_verdicts, goals=("TG", "TA")))
             words.append(f"By the global training loss. {by_all}")
     start: list[Block] = [Text(" ".join(words))] if any(words) else []
-    return [*start, *blocks, _slips()]
+    return [*start, *blocks]
 
 
 def _slips() -> Table:
@@ -303,7 +312,40 @@ def _rounds_wants(scale: Scale, records: Records) -> list[Want]:
     return grid_wants(scale, records, FULL_COLUMNS)
 
 
-TABLE_ROUNDS = Part("table-rounds", "Rounds to a level", "Table I", _rounds, _rounds_wants, settle=settle)
+TABLE_ROUNDS = Part(
+    "table-rounds",
+    "Rounds to a level",
+    "Table I",
+    lambda results: [*_rounds(results), _slips()],
+    _rounds_wants,
+    settle=settle,
+)
+
+# -- both tables at the nearest point, until the pages are there ---------------------------------------------
+
+
+def at_nearest(results: Results) -> Results:
+    """Return the results at the point that was decided; `Missing` if there is none or the pages are there."""
+    there = elsewhere(results.scale, results.records)
+    if there is None:
+        raise Missing
+    return replace(results, scale=there)
+
+
+def _nearest(results: Results) -> list[Block]:
+    there = at_nearest(results)
+    words = words_of("table-nearest", scale=results.scale, point=here(there.scale).text)
+    return [Text(words), *_accuracy(there), *_rounds(there)]
+
+
+def _nearest_wants(scale: Scale, records: Records) -> list[Want]:
+    there = elsewhere(scale, records)
+    return [] if there is None else grid_wants(there, records)
+
+
+TABLE_NEAREST = Part(
+    "table-nearest", "Both tables at the nearest point", "ours", _nearest, _nearest_wants, early=True
+)
 
 # -- what Full means for signSGD -----------------------------------------------------------------------------
 
