@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from signfade.experiments.studies.catalogue import parts_by_name
-from signfade.experiments.studies.paper.cells import COLUMNS, PAIRS, find_column
+from signfade.experiments.studies.paper.cells import COLUMNS, PAIRS, find_column, pair_text
 from signfade.experiments.studies.paper.printed import read_paper
 from signfade.experiments.studies.paper.tables import accuracy_verdicts, agreement, rounds_verdicts
 from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results
 from signfade.experiments.studies.study import Block, Table, Text
+from signfade.settings import RunSettings
 
 from .conftest import record
 
@@ -143,17 +144,20 @@ def test_a_quick_reproduction_is_not_judged() -> None:
         assert "not compared" in texts
 
 
-def test_the_readings_of_full_are_compared_where_both_have_runs() -> None:
+def test_the_readings_of_full_are_compared_seed_by_seed_where_both_have_runs() -> None:
+    """If the paper had run the sum of signs, both columns of differences would be the same."""
     runs = [want.settings for want in PARTS["table-readings"].wants(FULL, Records())]
-    printed = PAPER.accuracy.column("signsgd", "Full")
-    found = [
-        record(
-            run,
-            (printed[run.server.learning_rate, run.server.momentum] or 0)
-            + (0.2 if "vote" in str(run.label) else 0.01),
-        )
-        for run in runs
-    ]
+    columns = {key: PAPER.accuracy.column("signsgd", name) for key, name in (("sum", "Full"), ("vote", "DC"))}
+
+    def end(run: RunSettings) -> float:
+        key = "sum" if "sum" in str(run.label) else "vote"
+        return (columns[key][run.server.learning_rate, run.server.momentum] or 0.0) + 0.01
+
+    found = [record(run, end(run)) for run in runs]
     (table,) = tables("table-readings", *found)
-    assert list(table.rows[-1]) == ["mean absolute distance", "", "0.200", "0.010"]
-    assert tables("table-readings", *found[1:]) == []
+    assert [row[0] for row in table.rows] == [pair_text(pair) for pair in PAIRS]
+    assert [row[2].replace(".0 (1)", "") for row in table.rows] == [row[1] for row in table.rows]
+    assert cells(table, "1e-4 / 0")["paper: Full less DC, points"] == "+20"  # 0.71 and 0.51
+    some = (one for one in found if "sum" not in one.name or "0.0001-0-" in one.name)
+    (less,) = tables("table-readings", *some)
+    assert [row[0] for row in less.rows] == ["1e-4 / 0"]

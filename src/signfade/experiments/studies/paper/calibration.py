@@ -184,6 +184,8 @@ def _decision(results: Results) -> list[Block]:
     words = words_of("decide", seeds=min(RULES["decision"]["seeds"], scale.seeds))
     if best is None or chosen is None:
         words += words_of("decide", "open")
+    elif elsewhere(scale, records) is not None:
+        words += words_of("decide", "moving", point=chosen.text)
     elif chosen == best:
         words += words_of("decide", "chosen", point=chosen.text)
     else:

@@ -14,7 +14,9 @@ from signfade.experiments.studies.paper.cells import (
     FULL_COLUMNS,
     METHODS,
     PAIRS,
+    RULES,
     Column,
+    Downlink,
     Group,
     Pair,
     best_cell,
@@ -350,31 +352,40 @@ TABLE_NEAREST = Part(
 # -- what Full means for signSGD -----------------------------------------------------------------------------
 
 _READINGS = ("vote", "signsum")
-_READING_PAIRS: tuple[Pair, ...] = ((1e-3, 0.9), (1e-3, 0.0), (1e-4, 0.0))
 
 
-def _reading_run(scale: Scale, method: str, pair: Pair) -> RunSettings:
-    return training(scale, method, pair, downlink="sign" if method == "vote" else "full")
+def _reading_runs(scale: Scale, records: Records, method: str, pair: Pair) -> list[RunSettings]:
+    """The runs of a reading where both tables are nearest to the paper's."""
+    there = elsewhere(scale, records) or settle(scale, records)
+    downlink: Downlink = "sign" if method == "vote" else "full"
+    seeds = range(RULES["seeds"]["readings"])
+    return [training(there, method, pair, seed=seed, downlink=downlink) for seed in seeds]
 
 
 def _reading_wants(scale: Scale, records: Records) -> list[Want]:
-    return [Want(_reading_run(scale, m, p), Tier.EXTRA) for p in _READING_PAIRS for m in _READINGS]
+    return [
+        Want(run, Tier.EXTRA)
+        for method, pair in product(_READINGS, PAIRS)
+        for run in _reading_runs(scale, records, method, pair)
+    ]
 
 
 def _readings(results: Results) -> list[Block]:
-    printed = read_paper().accuracy.column("signsgd", "Full")
-    rows, gaps = [], dict.fromkeys(_READINGS, 0.0)
-    for pair in _READING_PAIRS:
-        found = {m: results.records.find(_reading_run(results.scale, m, pair)) for m in _READINGS}
-        values = {m: one.accuracy for m, one in found.items() if one is not None and one.accuracy is not None}
-        if len(values) < len(_READINGS):
-            raise Missing
-        rows.append([pair_text(pair), f"{printed[pair]:.2f}", *(f"{value:.3f}" for value in values.values())])
-        for method, value in values.items():
-            gaps[method] += abs(value - (printed[pair] or 0.0)) / len(_READING_PAIRS)
-    rows.append(["mean absolute distance", "", *(f"{gap:.3f}" for gap in gaps.values())])
-    heads = ["step / momentum", "paper, Full", *(METHODS[method].label for method in _READINGS)]
-    return [Text(words_of("table-readings", scale=results.scale)), Table(heads, rows)]
+    scale, records = results.scale, results.records
+    full, compressed = (read_paper().accuracy.column("signsgd", quantity) for quantity in ("Full", "DC"))
+    rows = []
+    for pair in PAIRS:
+        found = [records.find_all(_reading_runs(scale, records, method, pair)) for method in _READINGS]
+        if gains := _gains(*reversed(found)):
+            more = 100 * ((full[pair] or 0.0) - (compressed[pair] or 0.0))
+            printed = f"{more:+.0f}".replace("-", "−")
+            rows.append([pair_text(pair), printed, mean_interval(gains).short, *map(ours_text, found)])
+    if not rows:
+        raise Missing
+    there = elsewhere(scale, records) or settle(scale, records)
+    labels = [METHODS[method].label for method in _READINGS]
+    heads = ["step / momentum", "paper: Full less DC, points", "ours: sum less vote, points", *labels]
+    return [Text(words_of("table-readings", scale=there, point=here(there).text)), Table(heads, rows)]
 
 
 TABLE_READINGS = Part("table-readings", "What Full means for signSGD", "ours", _readings, _reading_wants)
