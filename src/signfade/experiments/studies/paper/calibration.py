@@ -13,12 +13,14 @@ from signfade.experiments.studies.paper.cells import RULES, ours_text, pair_text
 from signfade.experiments.studies.paper.point import (
     Place,
     Point,
+    alike,
     band_text,
     candidates,
     decide,
     decision_cells,
     decision_distance,
     decision_runs,
+    decision_seeds,
     edges,
     elsewhere,
     finalists,
@@ -32,11 +34,20 @@ from signfade.experiments.studies.paper.point import (
     proxy_rounds,
     proxy_runs,
     proxy_target,
+    seed_distances,
     settle,
     vote_places,
 )
-from signfade.experiments.studies.paper.printed import words_of
-from signfade.experiments.studies.records import Missing, Records, Results, Scale, Tier, Want
+from signfade.experiments.studies.paper.printed import compare_accuracy, words_of
+from signfade.experiments.studies.records import (
+    Missing,
+    Records,
+    Results,
+    Scale,
+    Tier,
+    Want,
+    accuracies,
+)
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import INK
 
@@ -51,7 +62,8 @@ def _where(results: Results) -> str:
     decided = not scale.quick and decide(scale, records) is not None
     where, there = here(settle(scale, records)).text, elsewhere(scale, records)
     if there is not None:
-        return words_of("opening", "moving", scale, where=where, point=here(there).text)
+        points = len(finalists(scale, records))
+        return words_of("opening", "moving", scale, where=where, point=here(there).text, points=points)
     return words_of("opening", "decided" if decided else "open", where=where)
 
 
@@ -178,22 +190,46 @@ def _decision(results: Results) -> list[Block]:
         rows.append([name, f"{printed_of(column, pair):.2f}", *map(ours_text, found)])
     if all(text == "–" for row in rows for text in row[2:]):
         raise Missing
-    distances = [decision_distance(scale, records, point) for point in points]
-    rows.append(["distance", "", *("–" if value is None else f"{value:.3f}" for value in distances)])
+    rows.append(["distance", "", *(_distance_text(results, point) for point in points)])
+    where, seeds = {(*point[:2], point.standardise) for point in points}, len(decision_seeds(scale))
+    words = words_of("decide", seeds=seeds, points=len(points), places=len(where))
     chosen, best = decide(scale, records), nearest(scale, records)
-    words = words_of("decide", seeds=min(RULES["decision"]["seeds"], scale.seeds))
-    if best is None or chosen is None:
-        words += words_of("decide", "open")
-    elif elsewhere(scale, records) is not None:
-        words += words_of("decide", "moving", point=chosen.text)
-    elif chosen == best:
-        words += words_of("decide", "chosen", point=chosen.text)
-    else:
-        words += words_of("decide", "alike", best=best.text, point=chosen.text)
+    words += words_of("decide", "open") if best is None else _nearest_words(results, best)
+    if chosen is not None and elsewhere(scale, records) is not None:
+        words += words_of("decide", "moving")
+    elif chosen is not None and chosen != best:
+        words += words_of("decide", "alike", point=chosen.text)
+    elif chosen is not None:
+        words += words_of("decide", "chosen")
     if chosen is not None and (what := edges(scale, chosen)):
         words += words_of("decide", "edge", what=what)
     heads = ["cell", "paper", *(point.text for point in points)]
     return [Text(words), Table(heads, rows, words_of("decide", "note", scale))]
+
+
+def _distance_text(results: Results, point: Point) -> str:
+    """The distance of a point, and in brackets that by each seed alone."""
+    whole = decision_distance(results.scale, results.records, point)
+    alone = ", ".join(f"{value:.3f}" for value in seed_distances(results.scale, results.records, point))
+    return "–" if whole is None else f"{whole:.3f} ({alone})"
+
+
+def _nearest_words(results: Results, best: Point) -> str:
+    """How near the nearest point is, and from which others the seeds cannot tell it."""
+    scale, records = results.scale, results.records
+    verdicts = [
+        compare_accuracy(
+            accuracies(records.find_all(decision_runs(scale, column, pair, best))), printed_of(column, pair)
+        )
+        for column, pair in decision_cells()
+    ]
+    distance = decision_distance(scale, records, best)
+    agree = verdicts.count("agrees")
+    words = words_of("decide", "nearest", point=best.text, distance=distance, agree=agree)
+    change, others = alike(scale, records)
+    if others:
+        words += words_of("decide", "unclear", change=change, others="; ".join(one.text for one in others))
+    return words
 
 
 DECIDE = Part(

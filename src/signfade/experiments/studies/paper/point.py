@@ -7,6 +7,7 @@ says by which cells. Everything here is a function of the records.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import mean
@@ -24,10 +25,11 @@ from signfade.experiments.studies.paper.printed import CellKey, read_paper
 from signfade.experiments.studies.records import Record, Records, Scale, Tier
 from signfade.settings import RunSettings, Tie
 
-__all__ = ["READINGS", "Place", "Point", "at", "band_text", "candidates", "decide", "decision_cells"]
+__all__ = ["READINGS", "Place", "Point", "alike", "at", "band_text", "candidates", "decide", "decision_cells"]
 __all__ += [
     "decision_distance",
     "decision_runs",
+    "decision_seeds",
     "edges",
     "elsewhere",
     "finalists",
@@ -36,7 +38,7 @@ __all__ += [
     "place_text",
 ]
 __all__ += ["places", "printed_of", "proxy_cells", "proxy_distance", "proxy_off", "proxy_rounds"]
-__all__ += ["proxy_runs", "proxy_target", "settle", "vote_places"]
+__all__ += ["proxy_runs", "proxy_target", "seed_distances", "settle", "vote_places"]
 
 _PROXY, _DECISION = RULES["proxy"], RULES["decision"]
 READINGS = (False, True)  # of the pixels: as they are, standardised
@@ -103,8 +105,9 @@ def places(scale: Scale) -> list[Place]:
 
 
 def edges(scale: Scale, point: Point) -> str:
-    """Return in words where a point is at the edge of what is tried; empty inside."""
-    tried = [place for place in places(scale) if place.standardise == point.standardise]
+    """Return in words where a point is at the edge of what full runs can try; empty inside."""
+    tried = [one for one in places(scale) if one.devices <= _DECISION["most_devices"]]
+    tried = [place for place in tried if place.standardise == point.standardise]
     devices, bands = sorted({one.devices for one in tried}), sorted({one.bandwidth_hz for one in tried})
     found = [f"{point.devices} devices"] if point.devices in (devices[0], devices[-1]) else []
     found += [band_text(point.bandwidth_hz)] if point.bandwidth_hz in (bands[0], bands[-1]) else []
@@ -222,9 +225,16 @@ def decision_cells() -> list[tuple[Column, Pair]]:
     return [(find_column(method, quantity), (step, m)) for method, quantity, step, m in _DECISION["cells"]]
 
 
-def decision_runs(scale: Scale, column: Column, pair: Pair, point: Point) -> list[RunSettings]:
+def decision_seeds(scale: Scale) -> Sequence[int]:
+    """Return the seeds of the full runs."""
+    return range(min(_DECISION["seeds"], scale.seeds))
+
+
+def decision_runs(
+    scale: Scale, column: Column, pair: Pair, point: Point, seeds: Sequence[int] | None = None
+) -> list[RunSettings]:
     """Return the full runs of a cell at a point, one per seed; the tables use them again."""
-    seeds = range(min(_DECISION["seeds"], scale.seeds))
+    seeds = decision_seeds(scale) if seeds is None else seeds
     return [column.run(at(scale, point), pair, seed) for seed in seeds]
 
 
@@ -235,16 +245,41 @@ def printed_of(column: Column, pair: Pair) -> float:
     return printed
 
 
-def decision_distance(scale: Scale, records: Records, point: Point) -> float | None:
-    """Return the root mean square distance from Table II over the cells that decide; None if unknown."""
+def decision_distance(
+    scale: Scale, records: Records, point: Point, seeds: Sequence[int] | None = None
+) -> float | None:
+    """Return the root mean square distance from Table II over the cells that decide; None if unknown.
+
+    Of the mean over the seeds, all of them unless given.
+    """
     squares: list[float] = []
     for column, pair in decision_cells():
-        runs = decision_runs(scale, column, pair, point)
+        runs = decision_runs(scale, column, pair, point, seeds)
         found = [value for one in records.find_all(runs) if (value := one.accuracy) is not None]
         if len(found) < len(runs):
             return None
         squares.append((mean(found) - printed_of(column, pair)) ** 2)
     return math.sqrt(mean(squares))
+
+
+def seed_distances(scale: Scale, records: Records, point: Point) -> list[float]:
+    """Return the distance by each seed alone, empty if one is unknown."""
+    found = [decision_distance(scale, records, point, [seed]) for seed in decision_seeds(scale)]
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else []
+
+
+def alike(scale: Scale, records: Records) -> tuple[float, list[Point]]:
+    """Return by how much a distance changes from seed to seed, at most, and what is as near as the nearest.
+
+    That is every other finalist whose distance is above the nearest by less than that change.
+    """
+    known, best = _distances(scale, records), nearest(scale, records)
+    if best is None:
+        return 0.0, []
+    alone = [seed_distances(scale, records, point) for point in known]
+    change = max(max(values) - min(values) for values in alone)
+    return change, [p for p in known if p != best and known[p] - known[best] < change]
 
 
 def _distances(scale: Scale, records: Records) -> dict[Point, float]:

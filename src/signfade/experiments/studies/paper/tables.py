@@ -16,7 +16,6 @@ from signfade.experiments.studies.paper.cells import (
     PAIRS,
     RULES,
     Column,
-    Downlink,
     Group,
     Pair,
     best_cell,
@@ -107,15 +106,20 @@ def _table(
 def agreement(results: Results, verdicts: Verdicts, group: Group) -> str:
     """Return how many cells of the printed or the corrected algorithm agree; empty if it was never run.
 
-    Once the point is decided, also how many do without the cells that chose it.
+    Where few seeds are there, how many; at the point that was decided, also how many agree without the
+    cells that chose it.
     """
     ran = any(
         _ran(results, column) for column in COLUMNS if column.group == group and column.method != "vote"
     )
     if not ran:
         return ""
-    words = count_verdicts(verdicts(results, group, False))
-    if decide(results.scale, results.records) is None:
+    found = verdicts(results, group, False)
+    words = count_verdicts(found)
+    seeds = [len(cell(results, *one)) for one in product(_columns(COLUMNS, group), PAIRS)]
+    if min(seeds) < results.scale.seeds:
+        words += f" Seeds per cell: {' to '.join(map(str, sorted({min(seeds), max(seeds)})))}."
+    if group != "printed" or decide(results.scale, results.records) != here(results.scale):
         return words
     out = count_verdicts(verdicts(results, group, True))
     return f"{words} {words_of('table-accuracy', 'held_out', counts=out)}"
@@ -138,12 +142,12 @@ def _judge_accuracy(results: Results, column: Column, pair: Pair) -> Verdict:
 
 def accuracy_verdicts(results: Results, group: Group, held_out: bool = False) -> list[Verdict]:
     """Return the verdicts on the cells of Table II; `held_out`, of those that did not choose the point."""
-    used = {(column.head, column.quantity, pair) for column, pair in decision_cells()}
+    used = decision_cells()
     return [
         _judge_accuracy(results, column, pair)
         for column in _columns(COLUMNS, group)
         for pair in PAIRS
-        if not (held_out and (column.head, column.quantity, pair) in used)
+        if not (held_out and (column, pair) in used)
     ]
 
 
@@ -249,9 +253,10 @@ def rounds_verdicts(
 ) -> list[Verdict]:
     """Return the verdicts on the cells of Table I, by the batch loss (TL) or that of all data (TG).
 
-    `held_out`, of those that did not choose the point.
+    `held_out`, of those that did not choose the point: neither by themselves nor, as another number of the
+    same runs, by their accuracy at the end.
     """
-    used = proxy_cells()
+    used = [*proxy_cells(), *((*pair, column.head, "TA") for column, pair in decision_cells())]
     return [
         _judge_rounds(results, column, pair, goal)
         for column, pair, goal in product(_columns(FULL_COLUMNS, group), read_paper().rounds.pairs, goals)
@@ -356,10 +361,10 @@ _READINGS = ("vote", "signsum")
 
 def _reading_runs(scale: Scale, records: Records, method: str, pair: Pair) -> list[RunSettings]:
     """The runs of a reading where both tables are nearest to the paper's."""
-    there = elsewhere(scale, records) or settle(scale, records)
-    downlink: Downlink = "sign" if method == "vote" else "full"
-    seeds = range(RULES["seeds"]["readings"])
-    return [training(there, method, pair, seed=seed, downlink=downlink) for seed in seeds]
+    there, seeds = elsewhere(scale, records) or settle(scale, records), range(RULES["seeds"]["readings"])
+    if method == "vote":
+        return [find_column("vote", "DC").run(there, pair, seed) for seed in seeds]
+    return [training(there, method, pair, seed=seed) for seed in seeds]
 
 
 def _reading_wants(scale: Scale, records: Records) -> list[Want]:
