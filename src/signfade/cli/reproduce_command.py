@@ -91,7 +91,7 @@ def _listing(runner: Runner, parts: list[Part], jobs: int) -> Any:
             runs, left = runner.needed(part)
             seconds = estimate_seconds(left, runner.records) / jobs
             seconds += sum(
-                one.cost
+                one.seconds(runner.scale)
                 for one in part.members
                 if one.measure is not None and runner.measurement(one) is None
             )

@@ -79,6 +79,13 @@ def test_only_seed_0_of_table_one_evaluates_the_loss_of_all_data() -> None:
     assert whole == votes | {run_name(s) for s in runs if s.server.downlink == "full"}
 
 
+def test_a_measurement_of_fewer_coordinates_is_listed_as_shorter() -> None:
+    ladder, setup = choose(["joint-ladder", "fig-setup"])[::-1]
+    assert ladder.seconds(FULL) == ladder.cost
+    assert ladder.seconds(QUICK) == pytest.approx(ladder.cost * QUICK.draws / FULL.draws)
+    assert setup.seconds(QUICK) == setup.cost  # draws nothing
+
+
 def test_calibration_is_run_before_anything_else(tmp_path: Path) -> None:
     asked: list[list[str]] = []
 

@@ -10,7 +10,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from signfade.experiments.folder import FolderError, why
-from signfade.experiments.studies.records import Missing, Records, Results, Scale, Want, run_name, write_text
+from signfade.experiments.studies.records import (
+    FULL,
+    Missing,
+    Records,
+    Results,
+    Scale,
+    Want,
+    run_name,
+    write_text,
+)
 from signfade.experiments.style import MUTED, save_figure
 
 __all__ = ["MISSING", "Block", "Measure", "Part", "Picture", "Study", "Table", "Text", "picture_or_missing"]
@@ -85,6 +94,10 @@ class Part:
     early: bool = False  # whether other parts depend on what it finds: its runs come before all of theirs
     settle: Callable[[Scale, Records], Scale] = lambda scale, records: scale  # with what others found
     also: tuple[Part, ...] = ()  # whose runs and measurements it shows, too
+
+    def seconds(self, scale: Scale) -> float:
+        """Return about how long measuring takes on one core; with draws, in proportion to them."""
+        return self.cost * (scale.draws / FULL.draws if "draws" in self.depends else 1.0)
 
     @property
     def members(self) -> list[Part]:
