@@ -16,14 +16,10 @@ from signfade.experiments.studies.paper.claims import CLAIMS
 from signfade.experiments.studies.paper.curves import FIG_ACCURACY, FIG_DOWNLINK, FIG_SNR
 from signfade.experiments.studies.paper.errors import FIG_MSE
 from signfade.experiments.studies.paper.gradients import FIG_PRIORS, FIG_SETUP
+from signfade.experiments.studies.paper.nearest import TABLE_NEAREST, TABLE_READINGS
 from signfade.experiments.studies.paper.quantisation import FIG_QUANTISATION
 from signfade.experiments.studies.paper.regression import FIG_CONVERGENCE, FIG_REGRESSION
-from signfade.experiments.studies.paper.tables import (
-    TABLE_ACCURACY,
-    TABLE_NEAREST,
-    TABLE_READINGS,
-    TABLE_ROUNDS,
-)
+from signfade.experiments.studies.paper.tables import TABLE_ACCURACY, TABLE_ROUNDS
 from signfade.experiments.studies.radio import RADIO
 from signfade.experiments.studies.study import Part, Study
 from signfade.experiments.studies.tasks import TASKS

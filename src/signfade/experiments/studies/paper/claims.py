@@ -44,7 +44,7 @@ from signfade.experiments.studies.paper.judging import (
     points_text,
     sbfl,
 )
-from signfade.experiments.studies.paper.point import here, settle
+from signfade.experiments.studies.paper.point import at_nearest, here, settle
 from signfade.experiments.studies.paper.printed import majority_rounds, read_paper, words_of
 from signfade.experiments.studies.paper.quantisation import FIG_QUANTISATION, PRIORS, change
 from signfade.experiments.studies.paper.regression import FIG_REGRESSION
@@ -52,7 +52,6 @@ from signfade.experiments.studies.paper.tables import (
     TABLE_ACCURACY,
     accuracy_verdicts,
     agreement,
-    at_nearest,
     rounds_verdicts,
 )
 from signfade.experiments.studies.records import CHANCE, Missing, Record, Results, paired, shared_seeds

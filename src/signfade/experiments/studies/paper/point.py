@@ -22,23 +22,14 @@ from signfade.experiments.studies.paper.cells import (
     training,
 )
 from signfade.experiments.studies.paper.printed import CellKey, read_paper
-from signfade.experiments.studies.records import Record, Records, Scale, Tier
+from signfade.experiments.studies.records import Missing, Record, Records, Results, Scale, Tier
 from signfade.settings import RunSettings, Tie
 
-__all__ = ["READINGS", "Place", "Point", "alike", "at", "band_text", "candidates", "decide", "decision_cells"]
-__all__ += [
-    "decision_distance",
-    "decision_runs",
-    "decision_seeds",
-    "edges",
-    "elsewhere",
-    "finalists",
-    "here",
-    "nearest",
-    "place_text",
-]
-__all__ += ["places", "printed_of", "proxy_cells", "proxy_distance", "proxy_off", "proxy_rounds"]
-__all__ += ["proxy_runs", "proxy_target", "seed_distances", "settle", "vote_places"]
+__all__ = ["READINGS", "Place", "Point", "alike", "at", "at_nearest", "band_text", "candidates", "decide"]
+__all__ += ["decision_cells", "decision_distance", "decision_runs", "decision_seeds", "edges", "elsewhere"]
+__all__ += ["finalists", "here", "nearest", "place_text", "places", "printed_of", "proxy_cells"]
+__all__ += ["proxy_distance", "proxy_off", "proxy_rounds", "proxy_runs", "proxy_target", "seed_distances"]
+__all__ += ["settle", "vote_places"]
 
 _PROXY, _DECISION = RULES["proxy"], RULES["decision"]
 READINGS = (False, True)  # of the pixels: as they are, standardised
@@ -311,6 +302,14 @@ def elsewhere(scale: Scale, records: Records) -> Scale | None:
     """Return the scale at the point that was decided while the pages are not there; None if they are."""
     there = _decided(scale, records)
     return None if there == scale or _complete(there, records) else there
+
+
+def at_nearest(results: Results) -> Results:
+    """Return the results at the point that was decided; `Missing` if there is none or the pages are there."""
+    there = elsewhere(results.scale, results.records)
+    if there is None:
+        raise Missing
+    return replace(results, scale=there)
 
 
 def settle(scale: Scale, records: Records) -> Scale:

@@ -1,9 +1,8 @@
-"""Tables I and II beside the paper's: printed, corrected, ours; paired differences; two readings of Full."""
+"""Tables I and II beside the paper's: printed, corrected, ours; paired differences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import get_args
@@ -12,9 +11,7 @@ from signfade.experiments.intervals import mean_interval
 from signfade.experiments.studies.paper.cells import (
     COLUMNS,
     FULL_COLUMNS,
-    METHODS,
     PAIRS,
-    RULES,
     Column,
     Group,
     Pair,
@@ -27,12 +24,10 @@ from signfade.experiments.studies.paper.cells import (
     ours_text,
     pair_text,
     rounds_to,
-    training,
 )
 from signfade.experiments.studies.paper.point import (
     decide,
     decision_cells,
-    elsewhere,
     here,
     proxy_cells,
     settle,
@@ -52,23 +47,21 @@ from signfade.experiments.studies.records import (
     Records,
     Results,
     Scale,
-    Tier,
     Want,
     accuracies,
     paired,
 )
 from signfade.experiments.studies.study import Block, Part, Table, Text
 from signfade.experiments.table import spread_text
-from signfade.settings import RunSettings
 
 __all__ = [
     "TABLE_ACCURACY",
-    "TABLE_NEAREST",
-    "TABLE_READINGS",
     "TABLE_ROUNDS",
+    "accuracy_blocks",
     "accuracy_verdicts",
     "agreement",
-    "at_nearest",
+    "gains_of",
+    "rounds_blocks",
     "rounds_verdicts",
 ]
 
@@ -161,7 +154,8 @@ def _accuracy_texts(results: Results, column: Column, pair: Pair) -> list[str]:
     return [f"{printed:.2f}", text, results.verdict(_judge_accuracy(results, column, pair))]
 
 
-def _accuracy(results: Results) -> list[Block]:
+def accuracy_blocks(results: Results) -> list[Block]:
+    """Return Table II: Full and DC, a table for each group, and paired differences."""
     blocks: list[Block] = []
     for quantity in ("Full", "DC"):
         for group in _GROUPS:
@@ -194,8 +188,8 @@ _COMPARED = (
 )
 
 
-def _gains(ours: list[Record], theirs: list[Record]) -> list[float]:
-    """One accuracy less another in points, one per seed that both have."""
+def gains_of(ours: list[Record], theirs: list[Record]) -> list[float]:
+    """Return one accuracy less another in points, one per seed that both have."""
     return [100 * gain for gain in paired(lambda record: record.accuracy, ours, theirs).values()]
 
 
@@ -206,8 +200,8 @@ def _differences(results: Results, quantity: str) -> tuple[list[str], list[list[
         if quantity == "DC" and "ideal" in names:
             continue
         columns = [find_column(name, quantity) for name in names]
-        gains = [_gains(*(cell(results, column, pair) for column in columns)) for pair in PAIRS]
-        gains.append(_gains(*(best_cell(results, column)[1] for column in columns)))
+        gains = [gains_of(*(cell(results, column, pair) for column in columns)) for pair in PAIRS]
+        gains.append(gains_of(*(best_cell(results, column)[1] for column in columns)))
         if any(gains):
             texts = [mean_interval(some).short if some else "–" for some in gains]
             rows.append([f"{columns[0].label} less {columns[1].label}", *texts])
@@ -215,7 +209,7 @@ def _differences(results: Results, quantity: str) -> tuple[list[str], list[list[
 
 
 TABLE_ACCURACY = Part(
-    "table-accuracy", "Accuracy after 1000 rounds", "Table II", _accuracy, grid_wants, settle=settle
+    "table-accuracy", "Accuracy after 1000 rounds", "Table II", accuracy_blocks, grid_wants, settle=settle
 )
 
 # -- Table I -------------------------------------------------------------------------------------------------
@@ -273,7 +267,8 @@ def _rounds_texts(results: Results, column: Column, pair: Pair, goal: str) -> li
     return ["never" if printed is None else f"{printed:.0f}", text, verdict]
 
 
-def _rounds(results: Results) -> list[Block]:
+def rounds_blocks(results: Results) -> list[Block]:
+    """Return Table I by both readings of the training loss, a table for each group."""
     pairs = read_paper().rounds.pairs
     blocks: list[Block] = []
     for goal in _GOALS:
@@ -323,74 +318,7 @@ TABLE_ROUNDS = Part(
     "table-rounds",
     "Rounds to a level",
     "Table I",
-    lambda results: [*_rounds(results), _slips()],
+    lambda results: [*rounds_blocks(results), _slips()],
     _rounds_wants,
     settle=settle,
 )
-
-# -- both tables at the nearest point, until the pages are there ---------------------------------------------
-
-
-def at_nearest(results: Results) -> Results:
-    """Return the results at the point that was decided; `Missing` if there is none or the pages are there."""
-    there = elsewhere(results.scale, results.records)
-    if there is None:
-        raise Missing
-    return replace(results, scale=there)
-
-
-def _nearest(results: Results) -> list[Block]:
-    there = at_nearest(results)
-    words = words_of("table-nearest", scale=results.scale, point=here(there.scale).text)
-    return [Text(words), *_accuracy(there), *_rounds(there)]
-
-
-def _nearest_wants(scale: Scale, records: Records) -> list[Want]:
-    there = elsewhere(scale, records)
-    return [] if there is None else grid_wants(there, records)
-
-
-TABLE_NEAREST = Part(
-    "table-nearest", "Both tables at the nearest point", "ours", _nearest, _nearest_wants, early=True
-)
-
-# -- what Full means for signSGD -----------------------------------------------------------------------------
-
-_READINGS = ("vote", "signsum")
-
-
-def _reading_runs(scale: Scale, records: Records, method: str, pair: Pair) -> list[RunSettings]:
-    """The runs of a reading where both tables are nearest to the paper's."""
-    there, seeds = elsewhere(scale, records) or settle(scale, records), range(RULES["seeds"]["readings"])
-    if method == "vote":
-        return [find_column("vote", "DC").run(there, pair, seed) for seed in seeds]
-    return [training(there, method, pair, seed=seed) for seed in seeds]
-
-
-def _reading_wants(scale: Scale, records: Records) -> list[Want]:
-    return [
-        Want(run, Tier.EXTRA)
-        for method, pair in product(_READINGS, PAIRS)
-        for run in _reading_runs(scale, records, method, pair)
-    ]
-
-
-def _readings(results: Results) -> list[Block]:
-    scale, records = results.scale, results.records
-    full, compressed = (read_paper().accuracy.column("signsgd", quantity) for quantity in ("Full", "DC"))
-    rows = []
-    for pair in PAIRS:
-        found = [records.find_all(_reading_runs(scale, records, method, pair)) for method in _READINGS]
-        if gains := _gains(*reversed(found)):
-            more = 100 * ((full[pair] or 0.0) - (compressed[pair] or 0.0))
-            printed = f"{more:+.0f}".replace("-", "−")
-            rows.append([pair_text(pair), printed, mean_interval(gains).short, *map(ours_text, found)])
-    if not rows:
-        raise Missing
-    there = elsewhere(scale, records) or settle(scale, records)
-    labels = [METHODS[method].label for method in _READINGS]
-    heads = ["step / momentum", "paper: Full less DC, points", "ours: sum less vote, points", *labels]
-    return [Text(words_of("table-readings", scale=there, point=here(there).text)), Table(heads, rows)]
-
-
-TABLE_READINGS = Part("table-readings", "What Full means for signSGD", "ours", _readings, _reading_wants)
