@@ -22,7 +22,10 @@ def reproduce(
         list[str] | None,
         Argument(metavar="NAME...", help='Studies, tables or figures by name, or "all"; see --list.'),
     ] = None,
-    show: Annotated[bool, Option("--list", help="List names, runs and times; run nothing.")] = False,
+    show: Annotated[
+        bool,
+        Option("--list", help="List names, runs and times; run nothing. With --docs, published runs count."),
+    ] = False,
     seeds: Annotated[
         int | None,
         Option(metavar="N", help="Seeds of everything; by default 5 to 10 per cell, 3 to 5 elsewhere."),

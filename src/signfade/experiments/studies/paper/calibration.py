@@ -25,6 +25,7 @@ from signfade.experiments.studies.paper.point import (
     elsewhere,
     finalists,
     here,
+    least_distance,
     nearest,
     place_text,
     places,
@@ -225,7 +226,9 @@ def _nearest_words(results: Results, best: Point) -> str:
     ]
     distance = decision_distance(scale, records, best)
     agree = verdicts.count("agrees")
-    words = words_of("decide", "nearest", point=best.text, distance=distance, agree=agree)
+    words = words_of(
+        "decide", "nearest", point=best.text, distance=distance, agree=agree, least=least_distance()
+    )
     change, others = alike(scale, records)
     if others:
         words += words_of("decide", "unclear", change=change, others="; ".join(one.text for one in others))

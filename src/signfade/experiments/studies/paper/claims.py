@@ -7,12 +7,13 @@ held if every interval says so (`rules.toml`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
 from statistics import fmean, mean, stdev
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from signfade.experiments.intervals import ENOUGH, jackknife, mean_interval
 from signfade.experiments.studies.paper.cells import (
@@ -109,10 +110,11 @@ def _slower(results: Results, names: tuple[str, str], factor: float) -> Finding:
     alike = [cell(results, column, _PAIR) for column in columns]
     fastest = [_fastest(results, column) for column in columns]
     at_best = mean_interval(_later(results, paired(_log_rounds, *fastest)))
-    for start, ratio, (slow, fast) in (
+    for start, ratio, found in (
         (f"at {pair_text(_PAIR)}", difference(_log_rounds, *alike), alike),
         ("each at its fastest pair", at_best, fastest),
     ):
+        slow, fast = shared_seeds(*found)
         holds = ratio.above(math.log(factor))
         # Of a run that never arrives only a lower limit is known: a slow method may be slower than it seems,
         # so that no claim fails, and a fast one too, so that none holds.
@@ -121,7 +123,8 @@ def _slower(results: Results, names: tuple[str, str], factor: float) -> Finding:
             holds = None
         texts = map(_rounds_text, (slow, fast))
         rounds = ", ".join(f"{column.label} {text}" for column, text in zip(columns, texts))
-        tests.append(Test(holds, f"{start}: {rounds}, a factor of {factor_text(ratio)}"))
+        least = "at least " if any(one.value("rounds_to_accuracy_09") is None for one in slow) else ""
+        tests.append(Test(holds, f"{start}: {rounds}, a factor of {least}{factor_text(ratio)}"))
     return judge(tests, "rounds to 0.9 ")
 
 
@@ -176,8 +179,10 @@ def _compressed(results: Results, form: Group) -> Finding:
     word: Word = "held" if above >= number else "not held" if above + unclear < number else "open"
     ends = [pick(gains, key=lambda name: gains[name].mean) for pick in (min, max)]
     span = " to ".join(f"{points_text(gains[name])} ({name})" for name in ends)
+    few = sum(gain.seeds < ENOUGH for gain in gains.values())
     words = (
-        f"of {len(tests)} cells SBFL is above in {above}, below in {below}, unclear in {unclear}; from {span}"
+        f"of {len(tests)} cells SBFL is above in {above}, below in {below}, unclear in {unclear - few}, "
+        f"with too few seeds to tell in {few}; from {span}"
     )
     return Finding(word, words)
 
@@ -343,7 +348,15 @@ def _render(results: Results) -> list[Block]:
         there = at_nearest(results)
         rows += _agreements(there, f" at {here(there.scale).text}")
     heads = ["the paper says", "paper", "ours (95 % interval)", "algorithm", "verdict"]
-    return [Text(words_of("claims", scale=results.scale)), Table(heads, rows)]
+    status = "; ".join(f"{form}: {_status(found[form].values())}" for form in forms if found[form])
+    words = words_of("claims", scale=results.scale, count=len(read_paper().claims), status=status)
+    return [Text(words), Table(heads, rows)]
+
+
+def _status(found: Iterable[Finding]) -> str:
+    """How many claims were judged how."""
+    count = Counter(finding.word for finding in found)
+    return ", ".join(f"{count[word]} {word}" for word in get_args(Word) if count[word])
 
 
 def _agreements(results: Results, where: str) -> list[list[str]]:
@@ -354,7 +367,8 @@ def _agreements(results: Results, where: str) -> list[list[str]]:
         for form in ("printed", "corrected"):
             if words := agreement(results, verdicts, form):
                 found = verdicts(results, form)
-                rows.append([text, f"{len(found)} cells", words, form, f"**{found.count('agrees')} agree**"])
+                agree = sum(one.verdict == "agrees" for one in found)
+                rows.append([text, f"{len(found)} cells", words, form, f"**{agree} agree**"])
                 text = ""
     return rows
 

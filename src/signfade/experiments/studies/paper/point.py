@@ -27,7 +27,16 @@ from signfade.settings import RunSettings, Tie
 
 __all__ = ["READINGS", "Place", "Point", "alike", "at", "at_nearest", "band_text", "candidates", "decide"]
 __all__ += ["decision_cells", "decision_distance", "decision_runs", "decision_seeds", "edges", "elsewhere"]
-__all__ += ["finalists", "here", "nearest", "place_text", "places", "printed_of", "proxy_cells"]
+__all__ += [
+    "finalists",
+    "here",
+    "least_distance",
+    "nearest",
+    "place_text",
+    "places",
+    "printed_of",
+    "proxy_cells",
+]
 __all__ += ["proxy_distance", "proxy_off", "proxy_rounds", "proxy_runs", "proxy_target", "seed_distances"]
 __all__ += ["settle", "vote_places"]
 
@@ -251,6 +260,16 @@ def decision_distance(
             return None
         squares.append((mean(found) - printed_of(column, pair)) ** 2)
     return math.sqrt(mean(squares))
+
+
+def least_distance() -> float:
+    """Return the least distance of a point where Full and DC of a vote are the same run.
+
+    That run can only lie halfway between the paper's two numbers.
+    """
+    cells = [(pair, printed_of(column, pair)) for column, pair in decision_cells() if column.method == "vote"]
+    middles = {pair: mean(value for other, value in cells if other == pair) for pair, _ in cells}
+    return math.sqrt(sum((value - middles[pair]) ** 2 for pair, value in cells) / len(decision_cells()))
 
 
 def seed_distances(scale: Scale, records: Records, point: Point) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from signfade.experiments.intervals import mean_interval
 from signfade.experiments.studies.paper.cells import (
@@ -66,7 +66,17 @@ __all__ = [
 ]
 
 _GROUPS: tuple[Group, ...] = get_args(Group)
-Verdicts = Callable[[Results, Group, bool], list[Verdict]]  # the last: without the cells that chose the point
+
+
+class Judged(NamedTuple):
+    """The verdict on a cell, whether it is signSGD's, and whether the paper never reached its goal."""
+
+    verdict: Verdict
+    vote: bool
+    never: bool = False
+
+
+Verdicts = Callable[[Results, Group, bool], list[Judged]]  # the last: without the cells that chose the point
 _TITLES: dict[Group, str] = {"printed": "As printed", "corrected": "Corrected"}
 
 
@@ -108,20 +118,30 @@ def agreement(results: Results, verdicts: Verdicts, group: Group) -> str:
     if not ran:
         return ""
     found = verdicts(results, group, False)
-    words = count_verdicts(found)
+    words = _count_words(found)
     seeds = [len(cell(results, *one)) for one in product(_columns(COLUMNS, group), PAIRS)]
     if min(seeds) < results.scale.seeds:
         words += f" Seeds per cell: {' to '.join(map(str, sorted({min(seeds), max(seeds)})))}."
     if group != "printed" or decide(results.scale, results.records) != here(results.scale):
         return words
-    out = count_verdicts(verdicts(results, group, True))
+    out = _count_words(verdicts(results, group, True))
     return f"{words} {words_of('table-accuracy', 'held_out', counts=out)}"
 
 
+def _count_words(found: Sequence[Judged]) -> str:
+    """How many cells agree: of all, of SBFL and of signSGD, and how many because nobody reached a goal."""
+    parts = {"SBFL": [one for one in found if not one.vote], "signSGD": [one for one in found if one.vote]}
+    agree = {name: sum(one.verdict == "agrees" for one in some) for name, some in parts.items()}
+    share = ", ".join(f"{name} {agree[name]} of {len(some)}" for name, some in parts.items())
+    never = sum(one.never and one.verdict == "agrees" for one in found)
+    both = f"; in {never} of those that agree neither gets there" if never else ""
+    return f"{count_verdicts(one.verdict for one in found)[:-1]} ({share}{both})."
+
+
 def _agreements(results: Results, verdicts: Verdicts) -> str:
-    """Return how many cells agree, for both algorithms."""
+    """Return how many cells agree, for both algorithms, as a list in Markdown."""
     found = {title: agreement(results, verdicts, group) for group, title in _TITLES.items()}
-    return " ".join(f"{title}: {words}" for title, words in found.items() if words)
+    return "\n".join(f"- {title}: {words}" for title, words in found.items() if words)
 
 
 # -- Table II ------------------------------------------------------------------------------------------------
@@ -133,11 +153,11 @@ def _judge_accuracy(results: Results, column: Column, pair: Pair) -> Verdict:
     return compare_accuracy(accuracies(cell(results, column, pair)), printed)
 
 
-def accuracy_verdicts(results: Results, group: Group, held_out: bool = False) -> list[Verdict]:
+def accuracy_verdicts(results: Results, group: Group, held_out: bool = False) -> list[Judged]:
     """Return the verdicts on the cells of Table II; `held_out`, of those that did not choose the point."""
     used = decision_cells()
     return [
-        _judge_accuracy(results, column, pair)
+        Judged(_judge_accuracy(results, column, pair), column.method == "vote")
         for column in _columns(COLUMNS, group)
         for pair in PAIRS
         if not (held_out and (column, pair) in used)
@@ -244,18 +264,20 @@ def _judge_rounds(results: Results, column: Column, pair: Pair, goal: str) -> Ve
 
 def rounds_verdicts(
     results: Results, group: Group, held_out: bool = False, goals: Sequence[str] = ("TL", "TA")
-) -> list[Verdict]:
+) -> list[Judged]:
     """Return the verdicts on the cells of Table I, by the batch loss (TL) or that of all data (TG).
 
     `held_out`, of those that did not choose the point: neither by themselves nor, as another number of the
     same runs, by their accuracy at the end.
     """
     used = [*proxy_cells(), *((*pair, column.head, "TA") for column, pair in decision_cells())]
-    return [
-        _judge_rounds(results, column, pair, goal)
-        for column, pair, goal in product(_columns(FULL_COLUMNS, group), read_paper().rounds.pairs, goals)
-        if not (held_out and (*pair, column.head, _GOALS[goal]) in used)
-    ]
+    found, paper = list[Judged](), read_paper()
+    for column, pair, goal in product(_columns(FULL_COLUMNS, group), paper.rounds.pairs, goals):
+        key = (*pair, column.head, _GOALS[goal])
+        if not (held_out and key in used):
+            never = paper.rounds.cells[key] is None
+            found.append(Judged(_judge_rounds(results, column, pair, goal), column.method == "vote", never))
+    return found
 
 
 def _rounds_texts(results: Results, column: Column, pair: Pair, goal: str) -> list[str]:
@@ -295,8 +317,8 @@ def rounds_blocks(results: Results) -> list[Block]:
             for one in cell(results, c, p)
         ):
             by_all = _agreements(results, partial(rounds_verdicts, goals=("TG", "TA")))
-            words.append(f"By the global training loss. {by_all}")
-    start: list[Block] = [Text(" ".join(words))] if any(words) else []
+            words.append(f"With the training loss over all data (TG) in place of TL:\n\n{by_all}")
+    start: list[Block] = [Text("\n\n".join(words))] if any(words) else []
     return [*start, *blocks]
 
 
