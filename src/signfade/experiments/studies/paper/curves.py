@@ -50,7 +50,8 @@ def _curves(name: str, quantity: str) -> Callable[[Results], list[Block]]:
         for column in (column for column in COLUMNS if column.quantity == quantity):
             pair, records = best_cell(results, column)
             if pair is not None:
-                shown.append((method_style(column.method), f"{column.label}, {pair_text(pair)}", records))
+                label = f"{column.label}, {pair_text(pair)} ({len(records)})"
+                shown.append((method_style(column.method), label, records))
                 rows.append([column.label, pair_text(pair), ours_text(records)])
         if not rows:
             raise Missing

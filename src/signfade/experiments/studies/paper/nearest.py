@@ -29,7 +29,8 @@ __all__ = ["TABLE_NEAREST", "TABLE_READINGS"]
 def _nearest(results: Results) -> list[Block]:
     there = at_nearest(results)
     words = words_of("table-nearest", scale=results.scale, point=here(there.scale).text)
-    return [Text(words), *accuracy_blocks(there), *rounds_blocks(there)]
+    causes = Text(words_of("table-nearest", "causes"))
+    return [Text(words), causes, *accuracy_blocks(there), *rounds_blocks(there)]
 
 
 def _nearest_wants(scale: Scale, records: Records) -> list[Want]:
