@@ -173,9 +173,7 @@ def _compressed(results: Results, form: Group) -> Finding:
         gains[name] = difference(_accuracy, *(cell(results, column, pair) for column in columns))
     tests = [Test(gain.above(0), "") for gain in gains.values()]
     above, below, unclear = (sum(test.holds is way for test in tests) for way in (True, False, None))
-    number = read_paper().claims["compressed"].number or len(
-        tests
-    )  # of which the paper's own table has so many
+    number = read_paper().claims["compressed"].number or len(tests)  # of which its own table has so many
     word: Word = "held" if above >= number else "not held" if above + unclear < number else "open"
     ends = [pick(gains, key=lambda name: gains[name].mean) for pick in (min, max)]
     span = " to ".join(f"{points_text(gains[name])} ({name})" for name in ends)
