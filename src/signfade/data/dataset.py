@@ -68,8 +68,8 @@ def standardised(data: Dataset) -> Dataset:
 
     Example:
         >>> digits = standardised(load("digits"))
-        >>> round(float(digits.train_x.mean()), 4), round(float(digits.train_x.std()), 4)
-        (-0.0, 1.0)
+        >>> abs(float(digits.train_x.mean())) < 1e-5, round(float(digits.train_x.std()), 4)
+        (True, 1.0)
     """
     if not data.train_x.is_floating_point():
         raise ValueError(f"data.standardise must be false with {data.name}: tokens have no mean")
