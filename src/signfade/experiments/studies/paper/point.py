@@ -26,7 +26,8 @@ from signfade.experiments.studies.records import Missing, Record, Records, Resul
 from signfade.settings import RunSettings, Tie
 
 __all__ = ["READINGS", "Place", "Point", "alike", "at", "at_nearest", "band_text", "candidates", "decide"]
-__all__ += ["decision_cells", "decision_distance", "decision_runs", "decision_seeds", "edges", "elsewhere"]
+__all__ += ["decided", "decision_cells", "decision_distance", "decision_runs", "decision_seeds", "edges"]
+__all__ += ["elsewhere"]
 __all__ += [
     "finalists",
     "here",
@@ -319,7 +320,7 @@ def decide(scale: Scale, records: Records) -> Point | None:
 
 def elsewhere(scale: Scale, records: Records) -> Scale | None:
     """Return the scale at the point that was decided while the pages are not there; None if they are."""
-    there = _decided(scale, records)
+    there = decided(scale, records)
     return None if there == scale or _complete(there, records) else there
 
 
@@ -333,11 +334,11 @@ def at_nearest(results: Results) -> Results:
 
 def settle(scale: Scale, records: Records) -> Scale:
     """Return the scale at the point that was decided once all cells are there; as it is until then."""
-    return _decided(scale, records) if elsewhere(scale, records) is None else scale
+    return decided(scale, records) if elsewhere(scale, records) is None else scale
 
 
-def _decided(scale: Scale, records: Records) -> Scale:
-    """The scale at the point that was decided; a quick study has other data, so it decides nothing."""
+def decided(scale: Scale, records: Records) -> Scale:
+    """Return the scale at the point that was decided; a quick study has other data, so it decides nothing."""
     point = None if scale.quick else decide(scale, records)
     return scale if point is None else at(scale, point)
 
