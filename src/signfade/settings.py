@@ -27,6 +27,7 @@ __all__ = [
     "Fading",
     "Family",
     "Form",
+    "InitialWeights",
     "MethodSettings",
     "ModelSettings",
     "PilotUse",
@@ -42,6 +43,7 @@ __all__ = [
 Fading = Literal["gaussian", "rayleigh", "rician", "none"]
 Family = Literal["gaussian", "laplacian"]
 Form = Literal["corrected", "published"]
+InitialWeights = Literal["torch", "he", "glorot", "truncated-normal"]
 PilotUse = Literal["refined", "aware", "naive"]
 PriorKind = Literal["gaussian", "laplacian", "empirical"]
 Schedule = Literal["constant", "sqrt"]
@@ -122,6 +124,11 @@ class ModelSettings(_Section):
         description="one of these, or your own factory as package.module:function or file.py:function; it is "
         "called with (input_shape, classes) and returns a torch.nn.Module; parameters without requires_grad "
         "are frozen",
+    )
+    initial: InitialWeights = Field(
+        "torch",
+        description="how the weights of linear and convolutional layers are drawn: torch's default; he "
+        "(normal) or glorot (uniform), biases zero; truncated-normal (deviation 0.1, biases 0.1)",
     )
     lora_rank: int = Field(
         0, ge=0, le=4096, description="rank of adapters on linear layers, for a frozen model; 0 is none"

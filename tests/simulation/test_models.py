@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
+from torch import nn
 
 from signfade.registry import load_function
+from signfade.settings import InitialWeights
 from signfade.simulation.models import MODELS, build_model
 
 
@@ -66,6 +71,57 @@ def test_initial_weights_follow_the_seed_and_leave_torchs_generator_alone() -> N
     first = [next(model.parameters()) for model in (a, b, c)]
     assert torch.equal(first[0], first[1])
     assert not torch.equal(first[0], first[2])
+
+
+def wide(initial: InitialWeights, seed: int = 0) -> nn.Sequential:
+    """The paper's network on an image so large that its first linear layer has many weights."""
+    model = build_model("paper-cnn", (1, 44, 44), 10, seed=seed, initial=initial)
+    assert isinstance(model, nn.Sequential)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("initial", "variance", "most", "bias"),
+    [
+        ("he", lambda into, out: 2 / into, math.inf, 0.0),
+        ("glorot", lambda into, out: 2 / (into + out), math.sqrt(3), 0.0),
+        # of a normal distribution cut at two deviations: 1 - 2 a phi(a) / (2 Phi(a) - 1) with a = 2
+        ("truncated-normal", lambda into, out: 0.01 * 0.7737, 2 / math.sqrt(0.7737), 0.1),
+    ],
+)
+def test_initial_weights_have_their_papers_moments(
+    initial: InitialWeights, variance: Callable[[int, int], float], most: float, bias: float
+) -> None:
+    layers = [layer for layer in wide(initial).modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    assert len(layers) == 3
+    for layer in layers:
+        field = layer.weight[0, 0].numel()
+        expected = variance(layer.weight.shape[1] * field, layer.weight.shape[0] * field)
+        unit = layer.weight.detach() / math.sqrt(expected)
+        error = 6 / math.sqrt(unit.numel())
+        assert abs(float(unit.mean())) < error
+        assert abs(float(unit.square().mean()) - 1) < 1.5 * error
+        assert float(unit.abs().max()) < 1.001 * most
+        assert layer.bias is not None
+        assert torch.equal(layer.bias, torch.full_like(layer.bias, bias))
+
+
+@pytest.mark.parametrize("initial", get_args(InitialWeights))
+def test_other_initial_weights_follow_the_seed_too(initial: InitialWeights) -> None:
+    once, again, other = (wide(initial, seed)[0].weight for seed in (1, 1, 2))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    assert torch.equal(once, wide("torch", 1)[0].weight) == (initial == "torch")
+
+
+def test_weights_are_not_drawn_again_where_some_are_frozen(tmp_path: Path) -> None:
+    file = tmp_path / "frozen.py"
+    file.write_text(
+        "import torch\n\ndef build(shape, classes):\n"
+        "    return torch.nn.Linear(shape[0], classes).requires_grad_(False)\n"
+    )
+    with pytest.raises(ValueError, match="he draws weights anew, and this model has frozen ones"):
+        build_model(f"{file}:build", (3,), 2, seed=0, initial="he")
 
 
 def test_a_factory_is_found_in_a_file(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from scipy.special import ndtri
 from torch import Tensor, nn
 from torch.nn import functional
 
 from signfade.kernels.pooled_conv import PooledConv
 from signfade.keys import stream_key
 from signfade.registry import Registry, user_code
+from signfade.settings import InitialWeights
 
 __all__ = ["MODELS", "Model", "build_model", "char_lstm", "char_transformer", "linear", "mlp", "paper_cnn"]
 __all__ += ["resnet8", "small_cnn"]
@@ -201,12 +203,55 @@ MODELS.add(
 MODELS.add("char-transformer", Model("a causal transformer that does the same", char_transformer, "tokens"))
 
 
-def build_model(name: str, input_shape: Shape, classes: int, seed: int, tokens: bool = False) -> nn.Module:
+def _normal(tensor: Tensor, deviation: float, cut: float = math.inf) -> Tensor:
+    """Draw normal numbers cut at `cut` deviations, from uniform ones, which no CPU draws differently."""
+    tail = 0.5 * math.erfc(cut / math.sqrt(2))
+    uniform = torch.rand(tensor.shape, dtype=torch.float64).clamp_min(2.0**-53)
+    return tensor.copy_(deviation * torch.from_numpy(ndtri(tail + (1 - 2 * tail) * uniform.numpy())))
+
+
+_INITIAL: dict[InitialWeights, tuple[Callable[[Tensor, float, float], Tensor], float]] = {
+    "he": (lambda weight, into, _: _normal(weight, math.sqrt(2 / into)), 0.0),
+    "glorot": (
+        lambda weight, into, out: weight.uniform_(-math.sqrt(6 / (into + out)), math.sqrt(6 / (into + out))),
+        0.0,
+    ),
+    "truncated-normal": (lambda weight, _into, _out: _normal(weight, 0.1, cut=2), 0.1),
+}
+
+
+@torch.no_grad()
+def _draw_again(model: nn.Module, initial: InitialWeights) -> None:
+    """Draw the weights of linear and convolutional layers from another distribution than torch's.
+
+    References: K. He et al., Delving Deep into Rectifiers, ICCV 2015; X. Glorot and Y. Bengio, Understanding
+    the Difficulty of Training Deep Feedforward Neural Networks, AISTATS 2010.
+    """
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"model.initial {initial} draws weights anew, and this model has frozen ones")
+    draw, bias = _INITIAL[initial]
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            field = math.prod(layer.weight.shape[2:])
+            out, into = layer.weight.shape[:2]
+            draw(layer.weight, into * field, out * field)
+            if layer.bias is not None:
+                layer.bias.fill_(bias)
+
+
+def build_model(
+    name: str,
+    input_shape: Shape,
+    classes: int,
+    seed: int,
+    tokens: bool = False,
+    initial: InitialWeights = "torch",
+) -> nn.Module:
     """Build a model by name with initial weights drawn from `seed`; torch's own generator is left alone.
 
     `name` is one of `MODELS`, or the import path of a function of `(input_shape, classes)`; `input_shape` is
     that of one sample, for instance `(1, 28, 28)`. Samples are numbers, or `tokens`, for which `auto` takes
-    char-lstm.
+    char-lstm. `initial` says how linear and convolutional layers are drawn.
 
     Example:
         >>> model = build_model("paper-cnn", (1, 28, 28), classes=10, seed=0)
@@ -220,4 +265,7 @@ def build_model(name: str, input_shape: Shape, classes: int, seed: int, tokens: 
         raise ValueError(f"model.name {name!r} reads {model.reads}, and the data has {given}{hint}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "weights") >> 1)
-        return model.build(input_shape, classes)
+        built = model.build(input_shape, classes)
+        if initial != "torch":
+            _draw_again(built, initial)
+        return built

@@ -113,7 +113,7 @@ def deal(dataset: Dataset, data: DataSettings, seed: int) -> Split:
 def _model(settings: RunSettings, shape: tuple[int, ...], classes: int, tokens: bool = False) -> nn.Module:
     """Build the model; where adapters or trained parameters are named, freeze the rest."""
     asked, seed = settings.model, settings.seed
-    model = build_model(asked.name, shape, classes, seed, tokens)
+    model = build_model(asked.name, shape, classes, seed, tokens, asked.initial)
     if not (asked.lora_rank or asked.trained):
         return model
     with torch.random.fork_rng(devices=[]):

@@ -31,6 +31,7 @@ from signfade.experiments.studies.paper.point import (
     proxy_rounds,
     proxy_runs,
     proxy_target,
+    regions,
     seed_distances,
     settle,
     vote_places,
@@ -67,7 +68,7 @@ def votes(records: list[Record], best: Point = TRUE) -> list[Record]:
     found = []
     for point in candidates(FULL, Records(records)):
         elsewhere = (point.devices, point.bandwidth_hz) != (best.devices, best.bandwidth_hz)
-        off = 1 + (point.tie != best.tie) + 2 * elsewhere + (point.standardise != best.standardise)
+        off = 1 + (point.tie != best.tie) + 2 * elsewhere + (point.place.reading != best.place.reading)
         for run in proxy_runs(FULL, "vote", point):
             found.append(record(run, loss_at=round(proxy_target("vote") / off)))
     return found
@@ -97,23 +98,26 @@ def test_the_rules_are_about_cells_of_the_paper() -> None:
     assert (proxy_target("sbfl"), proxy_target("vote")) == (258, 210)  # Table I, typed in a second time
     assert [printed_of(*one) for one in decision_cells()] == [0.86, 0.77, 0.71, 0.51, 0.89, 0.54]
     assert (FULL.seeds, FULL.best_seeds) == (RULES["seeds"]["cell"], RULES["seeds"]["best"])
-    assert len(places(FULL)) == 20 + 12  # standardised pixels with at most 30 devices
+    assert [len(region.places) for region in regions(FULL)] == [20, 12, 30]
+    assert len(set(places(FULL))) == 62
     named = {method for method, *_ in RULES["seeds"]["named"]}
     assert all(find_column(method).group == "printed" for method in named)
 
 
 def test_votes_are_tried_where_sbfl_is_nearest_and_only_then() -> None:
     found = sbfl()
-    assert vote_places(FULL, Records(found[1:-1])) == []
-    assert {place.standardise for place in vote_places(FULL, Records(found[:-1]))} == {False}
-    near, many = vote_places(FULL, Records(found)), RULES["proxy"]["nearest"]
-    assert (near[0], near[many]) == ((30, 1e6, False), (30, 1e6, True))
-    assert len(near) == 2 * many
-    assert len(PARTS["calibrate"].wants(FULL, Records())) == 32
-    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 32 + 2 * 3 * many
+    first, second, _ = (len(region.places) for region in regions(FULL))
+    assert vote_places(FULL, Records(found[: first - 1])) == []
+    assert {place.reading for place in vote_places(FULL, Records(found[: first + second - 1]))} == {""}
+    near, many = vote_places(FULL, Records(found)), [region.nearest for region in regions(FULL)]
+    firsts = near[0], near[many[0]], near[many[0] + many[1]]
+    assert firsts == (Place(30, 1e6), Place(30, 1e6, True), Place(10, 1e6, False, "he"))
+    assert len(near) == sum(many)
+    assert len(PARTS["calibrate"].wants(FULL, Records())) == 62
+    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 62 + 3 * sum(many)
 
 
-def test_no_full_run_before_all_candidates_of_both_readings_are_known() -> None:
+def test_no_full_run_before_all_candidates_of_all_regions_are_known() -> None:
     found = sbfl()
     some = found + votes(found)
     plain = [one for one in found if one in some]
@@ -185,7 +189,7 @@ def test_full_runs_decide_among_the_nearest_and_every_part_is_there() -> None:
     assert {point.devices for point in candidates(FULL, Records(found))} > {30, 50}
     assert all(point.devices <= 30 for point in points)  # more would take days
     before = [Point(20, 1e6, tie) for tie in ("plus", "random", "zero")]
-    assert points[2 * RULES["decision"]["points"] :] == before
+    assert points[sum(region.points for region in regions(FULL)) :] == before
     assert settle(FULL, Records(found)) == FULL  # nothing is decided by proxies
     other = next(point for point in points[1:] if point.tie == "plus")
     found += full_runs(found, other)
@@ -259,7 +263,7 @@ def test_points_that_seeds_cannot_tell_from_the_nearest_are_named() -> None:
     near, far = Place(30, 1e6), Place(20, 1e6)
     off = {near: 0.1, far: 0.14}
     for point, (column, pair), seed in product(points, decision_cells(), (0, 1)):
-        more = off.get(Place(point.devices, point.bandwidth_hz, point.standardise), 0.4)
+        more = off.get(point.place, 0.4)
         (run,) = decision_runs(FULL, column, pair, point, [seed])
         end = 0.7 if column.method == "vote" else printed_of(column, pair) + more - 0.08 * seed
         found.append(finished(run, end, known))
@@ -286,9 +290,10 @@ def test_the_surface_and_the_decision_are_drawn_from_the_records() -> None:
     found += votes(found)
     results = Results(FULL, Records(found + full_runs(found, TRUE)))
     blocks = PARTS["calibrate"].render(results)
-    (picture,) = (block for block in blocks if isinstance(block, Picture))
-    panels = [ax for ax in picture.figure.axes if ax.get_title("left")]
+    usual, weights = (block.figure for block in blocks if isinstance(block, Picture))
+    panels = [ax for ax in usual.axes if ax.get_title("left")]
     assert [len(ax.texts) for ax in panels] == [20, 7, 7, 7, 12, 6, 6, 6]  # full runs are proxies too
+    assert [len(ax.texts) for ax in weights.axes if ax.get_title("left").endswith("SBFL")] == 6 * [5]
     marked = [ax.get_title("left") for ax in panels if ax.get_legend_handles_labels()[0]]
     assert marked == ["pixels in [0, 1]: SBFL", "and vote, tie random"]
     (table,) = (block for block in PARTS["decide"].render(results) if isinstance(block, Table))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from signfade.experiments.config import deciding, plain_defaults
 from signfade.experiments.folder import FolderError, why, write_atomically
-from signfade.settings import RunSettings, Tie
+from signfade.settings import InitialWeights, RunSettings, Tie
 
 __all__ = ["CHANCE", "FULL", "QUICK", "Curve", "Missing", "Record", "Records", "Results", "Scale", "Tier"]
 __all__ += [
@@ -75,6 +75,7 @@ class Scale:
     bandwidth_hz: float = 1e6
     tie: Tie = "plus"
     standardise: bool = False  # pixels with mean 0 and variance 1, or in [0, 1]
+    initial: InitialWeights = "torch"
     draws: int = 200_000  # coordinates of a simulated error
 
     def changed(self, seeds: int | None, rounds: int | None) -> Scale:

@@ -27,7 +27,6 @@ from signfade.experiments.studies.paper.point import (
     here,
     least_distance,
     nearest,
-    place_text,
     places,
     printed_of,
     proxy_distance,
@@ -54,7 +53,7 @@ from signfade.experiments.style import INK
 
 __all__ = ["CALIBRATE", "DECIDE", "opening", "tables_opening"]
 
-_TIES = RULES["unknown"]["ties"]
+_TIES = RULES["ties"]
 
 
 def _where(results: Results) -> str:
@@ -99,7 +98,7 @@ def _surface(ax: Axes, distances: dict[Place, float], region: list[Place], chose
         color = "white" if value < 0.8 else INK
         ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="YlGnBu_r", vmin=0, vmax=3, alpha=0.75)
-    if chosen is not None and any(chosen == place.with_tie(chosen.tie) for place in region):
+    if chosen is not None and chosen.place in region:
         x, y = devices.index(chosen.devices), bands.index(chosen.bandwidth_hz)
         look: Any = {
             "markersize": 26,
@@ -114,36 +113,43 @@ def _surface(ax: Axes, distances: dict[Place, float], region: list[Place], chose
     return image
 
 
-_TITLES = {False: "pixels in [0, 1]", True: "standardised"}
-
-
 def _calibration(results: Results) -> list[Block]:
     scale, records = results.scale, results.records
     off = {place: proxy_off(scale, records, "sbfl", place.with_tie(scale.tie)) for place in places(scale)}
     alone = {place: abs(value) for place, value in off.items() if value is not None}
     if not alone:
         raise Missing
-    point, readings = decide(scale, records), sorted({place.standardise for place in off})
-    shape = (len(readings), 1 + len(_TIES))
-    with new_figure((9.6, 2.9 * len(readings)), *shape, sharey=True, squeeze=False) as (figure, panels):
-        for row, standardise in zip(panels, readings):
-            region = [place for place in off if place.standardise == standardise]
-            image = _surface(row[0], alone, region, point)
-            row[0].set_title(f"{_TITLES[standardise]}: SBFL", fontsize=9)
-            for ax, tie in zip(row[1:], _TIES):
+    rounds, names = min(RULES["proxy"]["rounds"], scale.rounds), ("calibrate", "calibrate-weights")
+    blocks: list[Block] = [Text(words_of("calibrate", rounds=rounds))]
+    for name, weights in zip(names, (False, True)):
+        rows: dict[str, list[Place]] = {}
+        for place in alone:
+            if (place.initial != "torch") == weights:
+                rows.setdefault(place.reading, []).append(place)
+        if rows:
+            blocks.append(_surfaces(results, name, alone, list(rows.values())))
+    return [*blocks, _proxy_table(results)] if vote_places(scale, records) else blocks
+
+
+def _surfaces(results: Results, name: str, alone: dict[Place, float], rows: list[list[Place]]) -> Picture:
+    """Draw the distance of SBFL, and with the vote for each tie, a row of surfaces for each reading."""
+    scale, records = results.scale, results.records
+    point, shape = decide(scale, records), (len(rows), 1 + len(_TIES))
+    with new_figure((9.6, 2.9 * len(rows)), *shape, sharey="row", squeeze=False) as (figure, panels):
+        for panel, region in zip(panels, rows):
+            image = _surface(panel[0], alone, region, point)
+            panel[0].set_title(f"{region[0].reading or 'pixels in [0, 1]'}: SBFL", fontsize=9)
+            for ax, tie in zip(panel[1:], _TIES):
                 both = {place: proxy_distance(scale, records, place.with_tie(tie)) for place in region}
                 known = {place: value for place, value in both.items() if value is not None}
                 _surface(ax, known, region, point if point is not None and point.tie == tie else None)
                 ax.set_title(f"and vote, tie {tie}", fontsize=9)
-            row[0].set_ylabel("bandwidth of a device")
+            panel[0].set_ylabel("bandwidth of a device")
         for ax in panels[-1]:
             ax.set_xlabel("devices")
         figure.colorbar(image, ax=list(panels.flat), label="distance, factors of 2", shrink=0.85)
     about = "Distance from Table I over devices and bandwidth, of SBFL alone and with the vote for each tie"
-    rounds = min(RULES["proxy"]["rounds"], scale.rounds)
-    words = words_of("calibrate", rounds=rounds, nearest=RULES["proxy"]["nearest"])
-    blocks: list[Block] = [Text(words), Picture(figure, "calibrate", about)]
-    return [*blocks, _proxy_table(results)] if vote_places(scale, records) else blocks
+    return Picture(figure, name, about)
 
 
 def _proxy_table(results: Results) -> Table:
@@ -157,12 +163,12 @@ def _proxy_table(results: Results) -> Table:
 
     targets = [f"{proxy_target(which):.0f}" for which in ("sbfl", *["vote"] * len(_TIES))]
     rows = [["the paper", *targets, ""]]
-    for place in sorted(vote_places(scale, records), key=lambda place: (place.standardise, place)):
+    for place in sorted(vote_places(scale, records), key=lambda place: (place.reading, place)):
         points = [place.with_tie(tie) for tie in _TIES]
         near = [value for point in points if (value := proxy_distance(scale, records, point)) is not None]
         votes = [text("vote", point) for point in points]
         least = f"{min(near):.2f}" if near else "–"
-        rows.append([place_text(*place), text("sbfl", points[0]), *votes, least])
+        rows.append([place.text, text("sbfl", points[0]), *votes, least])
     heads = ["where", "SBFL", *(f"vote, tie {tie}" for tie in _TIES), "least distance"]
     return Table(heads, rows, words_of("calibrate", "note"))
 
@@ -192,8 +198,8 @@ def _decision(results: Results) -> list[Block]:
     if all(text == "–" for row in rows for text in row[2:]):
         raise Missing
     rows.append(["distance", "", *(_distance_text(results, point) for point in points)])
-    where, seeds = {(*point[:2], point.standardise) for point in points}, len(decision_seeds(scale))
-    words = words_of("decide", seeds=seeds, points=len(points), places=len(where))
+    where, seeds = {point.place for point in points}, len(decision_seeds(scale))
+    words = words_of("decide", scale=scale, seeds=seeds, points=len(points), places=len(where))
     chosen, best = decide(scale, records), nearest(scale, records)
     words += words_of("decide", "open") if best is None else _nearest_words(results, best)
     if chosen is not None and elsewhere(scale, records) is not None:

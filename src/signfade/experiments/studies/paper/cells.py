@@ -114,6 +114,7 @@ def training(
         "data.split": "two-chunks",
         "data.batch": 32,
         "model.name": "paper-cnn" if scale.data == "mnist" else "small-cnn",
+        "model.initial": scale.initial,
         "server.learning_rate": pair[0],
         "server.momentum": pair[1],
         "server.downlink": downlink,

@@ -1,6 +1,6 @@
-"""What the paper does not give, chosen by its tables: devices, bandwidth, tie of a vote, scale of the pixels.
+"""What the paper does not give, chosen by its tables: devices, bandwidth, ties, pixels and initial weights.
 
-Short runs over a region (proxies) choose where to look, full runs at the nearest points decide; `rules.toml`
+Short runs over regions (proxies) choose where to look, full runs at the nearest points decide; `rules.toml`
 says by which cells. Everything here is a function of the records.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean
 from typing import NamedTuple
@@ -23,53 +23,25 @@ from signfade.experiments.studies.paper.cells import (
 )
 from signfade.experiments.studies.paper.printed import CellKey, read_paper
 from signfade.experiments.studies.records import Missing, Record, Records, Results, Scale, Tier
-from signfade.settings import RunSettings, Tie
+from signfade.settings import InitialWeights, RunSettings, Tie
 
-__all__ = ["READINGS", "Place", "Point", "alike", "at", "at_nearest", "band_text", "candidates", "decide"]
+__all__ = ["Place", "Point", "Region", "alike", "at", "at_nearest", "band_text", "candidates", "decide"]
 __all__ += ["decided", "decision_cells", "decision_distance", "decision_runs", "decision_seeds", "edges"]
-__all__ += ["elsewhere"]
 __all__ += [
+    "elsewhere",
     "finalists",
     "here",
     "least_distance",
     "nearest",
-    "place_text",
     "places",
     "printed_of",
     "proxy_cells",
 ]
-__all__ += ["proxy_distance", "proxy_off", "proxy_rounds", "proxy_runs", "proxy_target", "seed_distances"]
-__all__ += ["settle", "vote_places"]
+__all__ += ["proxy_distance", "proxy_off", "proxy_rounds", "proxy_runs", "proxy_target", "regions"]
+__all__ += ["seed_distances", "settle", "vote_places"]
 
 _PROXY, _DECISION = RULES["proxy"], RULES["decision"]
-READINGS = (False, True)  # of the pixels: as they are, standardised
 _GUESS = math.log(10)  # the loss of a guess among ten classes
-
-
-class Point(NamedTuple):
-    """What the paper leaves open."""
-
-    devices: int
-    bandwidth_hz: float
-    tie: Tie
-    standardise: bool = False
-
-    @property
-    def text(self) -> str:
-        """The point in words."""
-        return f"{place_text(self.devices, self.bandwidth_hz, self.standardise)}, tie {self.tie}"
-
-
-class Place(NamedTuple):
-    """A point without its tie, on which SBFL does not depend."""
-
-    devices: int
-    bandwidth_hz: float
-    standardise: bool = False
-
-    def with_tie(self, tie: Tie) -> Point:
-        """Return the point of a tie."""
-        return Point(self.devices, self.bandwidth_hz, tie, self.standardise)
 
 
 def band_text(bandwidth_hz: float) -> str:
@@ -77,38 +49,90 @@ def band_text(bandwidth_hz: float) -> str:
     return f"{bandwidth_hz / 1e3:g} kHz" if bandwidth_hz < 1e6 else f"{bandwidth_hz / 1e6:g} MHz"
 
 
-def place_text(devices: int, bandwidth_hz: float, standardise: bool) -> str:
-    """Return a place in words."""
-    return f"{devices} devices, {band_text(bandwidth_hz)}" + (", standardised" if standardise else "")
+class Place(NamedTuple):
+    """What SBFL depends on, of what the paper leaves open."""
+
+    devices: int
+    bandwidth_hz: float
+    standardise: bool = False
+    initial: InitialWeights = "torch"
+
+    @property
+    def reading(self) -> str:
+        """How pixels and initial weights are read, in words; empty for what is usual in torch."""
+        words = ["standardised"] * self.standardise + [self.initial] * (self.initial != "torch")
+        return ", ".join(words)
+
+    @property
+    def text(self) -> str:
+        """The place in words."""
+        words = [f"{self.devices} devices", band_text(self.bandwidth_hz), self.reading]
+        return ", ".join(filter(None, words))
+
+    def with_tie(self, tie: Tie) -> Point:
+        """Return the point of a tie."""
+        return Point(self.devices, self.bandwidth_hz, tie, self.standardise, self.initial)
+
+
+class Point(NamedTuple):
+    """A place, and what a tied vote is there."""
+
+    devices: int
+    bandwidth_hz: float
+    tie: Tie
+    standardise: bool = False
+    initial: InitialWeights = "torch"
+
+    @property
+    def place(self) -> Place:
+        """The point without its tie."""
+        return Place(self.devices, self.bandwidth_hz, self.standardise, self.initial)
+
+    @property
+    def text(self) -> str:
+        """The point in words."""
+        return f"{self.place.text}, tie {self.tie}"
 
 
 def at(scale: Scale, point: Point) -> Scale:
     """Return the scale at a point."""
-    devices, band, tie, standardise = point
-    return replace(scale, devices=devices, bandwidth_hz=band, tie=tie, standardise=standardise)
+    return replace(scale, **point._asdict())
 
 
 def here(scale: Scale) -> Point:
     """Return the point of a scale."""
-    return Point(scale.devices, scale.bandwidth_hz, scale.tie, scale.standardise)
+    return Point(*(getattr(scale, name) for name in Point._fields))
+
+
+@dataclass(frozen=True)
+class Region:
+    """Places that are compared with one another: votes at the `nearest` of them, full runs at `points`."""
+
+    places: tuple[Place, ...]
+    nearest: int
+    points: int
+
+
+def regions(scale: Scale) -> list[Region]:
+    """Return the regions, in the order in which they are tried."""
+    found = []
+    for rule in RULES["quick" if scale.quick else "region"]:
+        names = ("standardise", "initial", "devices", "bandwidths_hz")
+        tried = product(*(rule[name] for name in names))
+        region = tuple(Place(devices, band, scaled, initial) for scaled, initial, devices, band in tried)
+        found.append(Region(region, rule["nearest"], rule["points"]))
+    return found
 
 
 def places(scale: Scale) -> list[Place]:
-    """Return the places that are tried, in the order of their readings of the pixels."""
-    region = RULES["quick"] if scale.quick else RULES["unknown"]
-    return [
-        Place(devices, band, standardise)
-        for standardise, devices, band in product(
-            region["standardise"], region["devices"], region["bandwidths_hz"]
-        )
-        if not standardise or devices <= _DECISION["most_devices"]
-    ]
+    """Return the places of all regions."""
+    return [place for region in regions(scale) for place in region.places]
 
 
 def edges(scale: Scale, point: Point) -> str:
     """Return in words where a point is at the edge of what full runs can try; empty inside."""
     tried = [one for one in places(scale) if one.devices <= _DECISION["most_devices"]]
-    tried = [place for place in tried if place.standardise == point.standardise]
+    tried = [place for place in tried if place.reading == point.place.reading]
     devices, bands = sorted({one.devices for one in tried}), sorted({one.bandwidth_hz for one in tried})
     found = [f"{point.devices} devices"] if point.devices in (devices[0], devices[-1]) else []
     found += [band_text(point.bandwidth_hz)] if point.bandwidth_hz in (bands[0], bands[-1]) else []
@@ -174,22 +198,19 @@ def proxy_off(scale: Scale, records: Records, which: str, point: Point) -> float
     return None if ours is None else min(most, max(-most, math.log2(ours[0] / proxy_target(which))))
 
 
-def vote_places(scale: Scale, records: Records) -> list[Place]:
-    """Return where votes are tried: where SBFL is nearest, of a reading of which all places are known."""
-    off = {place: proxy_off(scale, records, "sbfl", place.with_tie(scale.tie)) for place in places(scale)}
-    found: list[Place] = []
-    for standardise in READINGS:
-        mine = {place: value for place, value in off.items() if place.standardise == standardise}
-        known = {place: abs(value) for place, value in mine.items() if value is not None}
-        if len(known) == len(mine):
-            found += sorted(known, key=lambda place: known[place])[: _PROXY["nearest"]]
-    return found
+def vote_places(scale: Scale, records: Records, region: Region | None = None) -> list[Place]:
+    """Return where votes are tried: where SBFL is nearest, of a region of which all places are known."""
+    if region is None:
+        return [place for one in regions(scale) for place in vote_places(scale, records, one)]
+    off = {place: proxy_off(scale, records, "sbfl", place.with_tie(scale.tie)) for place in region.places}
+    known = {place: abs(value) for place, value in off.items() if value is not None}
+    return sorted(known, key=lambda place: known[place])[: region.nearest] if len(known) == len(off) else []
 
 
-def candidates(scale: Scale, records: Records) -> list[Point]:
-    """Return the points at which votes are tried."""
-    ties = RULES["unknown"]["ties"]
-    return [place.with_tie(tie) for place, tie in product(vote_places(scale, records), ties)]
+def candidates(scale: Scale, records: Records, region: Region | None = None) -> list[Point]:
+    """Return the points at which votes are tried, of a region or of all of them."""
+    ties = RULES["ties"]
+    return [place.with_tie(tie) for place, tie in product(vote_places(scale, records, region), ties)]
 
 
 def proxy_distance(scale: Scale, records: Records, point: Point) -> float | None:
@@ -200,20 +221,19 @@ def proxy_distance(scale: Scale, records: Records, point: Point) -> float | None
 
 
 def finalists(scale: Scale, records: Records) -> list[Point]:
-    """Return the points for full runs: the nearest affordable ones of each reading, and further ones.
+    """Return the points for full runs: the nearest affordable ones of each region, and further ones.
 
     None until all candidates are known.
     """
-    points = [one for one in candidates(scale, records) if one.devices <= _DECISION["most_devices"]]
-    found = {point: proxy_distance(scale, records, point) for point in points}
-    known = {point: value for point, value in found.items() if value is not None}
-    tried = {place.standardise for place in places(scale)}
-    if len(known) < len(found) or {point.standardise for point in points} < tried:
-        return []
     near: list[Point] = []
-    for standardise in READINGS:
-        mine = [point for point in points if point.standardise == standardise]
-        near += sorted(mine, key=lambda point: known[point])[: _DECISION["points"]]
+    for region in regions(scale):
+        points = candidates(scale, records, region)
+        points = [point for point in points if point.devices <= _DECISION["most_devices"]]
+        found = {point: proxy_distance(scale, records, point) for point in points}
+        known = {point: value for point, value in found.items() if value is not None}
+        if not found or len(known) < len(found):
+            return []
+        near += sorted(known, key=lambda point: known[point])[: region.points]
     also = [] if scale.quick else [Point(*one) for one in _DECISION["also"]]
     return list(dict.fromkeys([*near, *also]))
 
