@@ -61,3 +61,8 @@ def test_the_jackknife_of_a_mean_is_its_interval_and_of_a_deviation_covers_it() 
         hits += found.low <= 1 <= found.high
     assert hits > 170  # 95 % but for the bias of a deviation of twelve values; 170 is 5 deviations below 190
     assert half_width([1.0, 1.0, 1.0]) == 0
+
+
+def test_the_jackknife_never_asks_for_the_statistic_of_no_seeds() -> None:
+    assert jackknife(fmean, [0.5]) == (0.5, -math.inf, math.inf, 1)
+    assert jackknife(fmean, [0.5, 0.6]) == mean_interval([0.5, 0.6])

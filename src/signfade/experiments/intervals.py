@@ -102,5 +102,7 @@ def jackknife(statistic: Callable[[Sequence[Item]], float], seeds: Sequence[Item
     Of a mean it is `mean_interval`. The statistic must be defined for one seed less than there are.
     """
     count, whole = len(seeds), statistic(seeds)
+    if count < ENOUGH:
+        return Interval(whole, -math.inf, math.inf, count)
     parts = [count * whole - (count - 1) * statistic([*seeds[:i], *seeds[i + 1 :]]) for i in range(count)]
     return mean_interval(parts)

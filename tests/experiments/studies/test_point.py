@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -34,6 +35,7 @@ from signfade.experiments.studies.paper.point import (
     regions,
     seed_distances,
     settle,
+    shortlist,
     vote_places,
 )
 from signfade.experiments.studies.records import FULL, QUICK, Record, Records, Results, run_name
@@ -46,6 +48,7 @@ from .conftest import record
 PARTS = parts_by_name()
 TRUE = Point(30, 1e6, "random")
 HERE = here(FULL)
+SEEDS = range(RULES["decision"]["more_seeds"])
 
 
 def names(part: str, records: Records) -> set[str]:
@@ -88,7 +91,7 @@ def full_runs(records: list[Record], best: Point) -> list[Record]:
     found, known = [], Records(records)
     for point in sorted(finalists(FULL, known), key=lambda point: point == best):
         for column, pair in decision_cells():
-            for run in decision_runs(FULL, column, pair, point):
+            for run in decision_runs(FULL, column, pair, point, SEEDS):
                 end = printed_of(column, pair) + (0.3 if column.method == "vote" and point != best else 0.0)
                 found.append(finished(run, end, known))
     return found
@@ -195,7 +198,7 @@ def test_full_runs_decide_among_the_nearest_and_every_part_is_there() -> None:
     found += full_runs(found, other)
     records = Records(found)
     assert decide(FULL, records) == other  # not the nearest of the proxies
-    distance = decision_distance(FULL, records, other)
+    distance = decision_distance(FULL, records, other, SEEDS)
     assert distance == pytest.approx(((0.09**2 + 0.20**2) / 6) ** 0.5)  # Full is the run of DC
     there = elsewhere(FULL, records)
     assert there is not None
@@ -241,7 +244,7 @@ def test_the_page_stays_where_it_is_if_seeds_cannot_tell_that_from_the_nearest()
         ours = [
             record(run, printed_of(column, pair) + off, 100)
             for column, pair in decision_cells()
-            for run in decision_runs(FULL, column, pair, HERE)
+            for run in decision_runs(FULL, column, pair, HERE, SEEDS)
         ]
         records = Records(found + ours)
         assert nearest(FULL, records) == TRUE
@@ -254,28 +257,57 @@ def test_the_page_stays_where_it_is_if_seeds_cannot_tell_that_from_the_nearest()
     assert decided(-0.2) == TRUE
 
 
-def test_points_that_seeds_cannot_tell_from_the_nearest_are_named() -> None:
-    """SBFL is 0.1 off at one place, 0.14 at another, 0.4 elsewhere, less with seed 1; votes end alike."""
+def wobbly(known: Records, off: dict[Place, float], seeds: Sequence[int], wobble: float) -> list[Record]:
+    """Full runs of SBFL that end `off` too high at a place, 0.4 elsewhere; seeds 2 and 3 by more or less.
+
+    With 30 devices by more where it is less with others. All votes end at 0.7.
+    """
+    found = []
+    for point, (column, pair), seed in product(finalists(FULL, known), decision_cells(), seeds):
+        (run,) = decision_runs(FULL, column, pair, point, [seed])
+        way = {2: 1, 3: -1}.get(seed, 0) * (1 if point.devices == 30 else -1)
+        more = off.get(point.place, 0.4) + wobble * way
+        end = 0.7 if column.method == "vote" else printed_of(column, pair) + more
+        found.append(finished(run, end, known))
+    return found
+
+
+NEAR, NEXT = Place(30, 1e6), Place(20, 1e6)
+
+
+def test_more_seeds_decide_between_points_that_two_put_close_together() -> None:
     found = sbfl()
     found += votes(found)
     known = Records(found)
-    points = finalists(FULL, known)
-    near, far = Place(30, 1e6), Place(20, 1e6)
-    off = {near: 0.1, far: 0.14}
-    for point, (column, pair), seed in product(points, decision_cells(), (0, 1)):
-        more = off.get(point.place, 0.4)
-        (run,) = decision_runs(FULL, column, pair, point, [seed])
-        end = 0.7 if column.method == "vote" else printed_of(column, pair) + more - 0.08 * seed
-        found.append(finished(run, end, known))
-    records = Records(found)
-    change, others = alike(FULL, records)
+    first = Records(found + wobbly(known, {NEAR: 0.1, NEXT: 0.11}, range(2), 0.0))
+    close = shortlist(FULL, first)
+    assert {point.place for point in close} == {NEAR, NEXT}
+    assert decide(FULL, first) is None
+    runs = [want.settings for want in PARTS["decide"].needs(FULL, first)]
+    missing = [run for run in runs if first.find(run) is None]
+    assert {run.seed for run in missing} == {2, 3, 4}
+    assert {(run.data.devices, run.cell.bandwidth_hz) for run in missing} == {NEAR[:2], NEXT[:2]}
+    more = wobbly(known, {NEAR: 0.3, NEXT: 0.05}, (2, 3, 4), 0.0)
+    records = Records([*first, *more])
     best = nearest(FULL, records)
     assert best is not None
-    assert best[:2] == near[:2]
-    ends = [seed_distances(FULL, records, point) for point in points]
-    assert change == pytest.approx(max(abs(one - two) for one, two in ends))
-    assert {point[:2] for point in others} == {near[:2], far[:2]}  # its other ties, and the second place
-    assert best not in others
+    assert best.place == NEXT
+    assert shortlist(FULL, records) == close  # by the first two, still
+    assert len(seed_distances(FULL, records, best)) == 5
+    far = next(point for point in finalists(FULL, records) if point not in close)
+    assert len(seed_distances(FULL, records, far)) == 2
+
+
+@pytest.mark.parametrize(("wobble", "told_apart"), [(0.004, True), (0.05, False)])
+def test_points_that_seeds_cannot_tell_from_the_nearest_are_named(wobble: float, told_apart: bool) -> None:
+    found = sbfl()
+    found += votes(found)
+    records = Records(found + wobbly(Records(found), {NEAR: 0.1, NEXT: 0.13}, SEEDS, wobble))
+    best = nearest(FULL, records)
+    assert best is not None
+    assert best.place == NEAR
+    assert best not in alike(FULL, records)
+    assert (NEXT in {point.place for point in alike(FULL, records)}) != told_apart
 
 
 def test_a_quick_study_decides_nothing_and_is_small() -> None:
@@ -299,5 +331,5 @@ def test_the_surface_and_the_decision_are_drawn_from_the_records() -> None:
     (table,) = (block for block in PARTS["decide"].render(results) if isinstance(block, Table))
     assert table.rows[-1][0] == "distance"
     assert min(float(text.split()[0]) for text in table.rows[-1][2:]) == pytest.approx(
-        decision_distance(FULL, results.records, TRUE), abs=1e-3
+        decision_distance(FULL, results.records, TRUE, SEEDS), abs=1e-3
     )

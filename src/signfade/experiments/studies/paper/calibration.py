@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from signfade.experiments.studies.drawing import new_figure
-from signfade.experiments.studies.paper.cells import RULES, ours_text, pair_text
+from signfade.experiments.studies.paper.cells import RULES, Column, Pair, ours_text, pair_text
 from signfade.experiments.studies.paper.point import (
     Place,
     Point,
@@ -24,6 +24,7 @@ from signfade.experiments.studies.paper.point import (
     edges,
     elsewhere,
     finalists,
+    first_seeds,
     here,
     least_distance,
     nearest,
@@ -41,6 +42,7 @@ from signfade.experiments.studies.paper.point import (
 from signfade.experiments.studies.paper.printed import compare_accuracy, words_of
 from signfade.experiments.studies.records import (
     Missing,
+    Record,
     Records,
     Results,
     Scale,
@@ -183,8 +185,15 @@ def _decision_wants(scale: Scale, records: Records) -> list[Want]:
     return [
         Want(run, Tier.CALIBRATION, order=1000 + 10 * place)
         for (place, point), (column, pair) in cells
-        for run in decision_runs(scale, column, pair, point)
+        for run in decision_runs(scale, column, pair, point, decision_seeds(scale, records, point))
     ]
+
+
+def _decision_records(results: Results, column: Column, pair: Pair, point: Point) -> list[Record]:
+    """The full runs of a cell at a point that are there."""
+    scale, records = results.scale, results.records
+    seeds = decision_seeds(scale, records, point)
+    return records.find_all(decision_runs(scale, column, pair, point, seeds))
 
 
 def _decision(results: Results) -> list[Block]:
@@ -192,13 +201,13 @@ def _decision(results: Results) -> list[Block]:
     points = finalists(scale, records)
     rows = []
     for column, pair in decision_cells():
-        found = [records.find_all(decision_runs(scale, column, pair, p)) for p in points]
+        found = [_decision_records(results, column, pair, point) for point in points]
         name = f"{column.label}, {column.quantity}, {pair_text(pair)}"
         rows.append([name, f"{printed_of(column, pair):.2f}", *map(ours_text, found)])
     if all(text == "–" for row in rows for text in row[2:]):
         raise Missing
     rows.append(["distance", "", *(_distance_text(results, point) for point in points)])
-    where, seeds = {point.place for point in points}, len(decision_seeds(scale))
+    where, seeds = {point.place for point in points}, len(first_seeds(scale))
     words = words_of("decide", scale=scale, seeds=seeds, points=len(points), places=len(where))
     chosen, best = decide(scale, records), nearest(scale, records)
     words += words_of("decide", "open") if best is None else _nearest_words(results, best)
@@ -216,8 +225,9 @@ def _decision(results: Results) -> list[Block]:
 
 def _distance_text(results: Results, point: Point) -> str:
     """The distance of a point, and in brackets that by each seed alone."""
-    whole = decision_distance(results.scale, results.records, point)
-    alone = ", ".join(f"{value:.3f}" for value in seed_distances(results.scale, results.records, point))
+    scale, records = results.scale, results.records
+    whole = decision_distance(scale, records, point, decision_seeds(scale, records, point))
+    alone = ", ".join(f"{value:.3f}" for value in seed_distances(scale, records, point))
     return "–" if whole is None else f"{whole:.3f} ({alone})"
 
 
@@ -225,19 +235,16 @@ def _nearest_words(results: Results, best: Point) -> str:
     """How near the nearest point is, and from which others the seeds cannot tell it."""
     scale, records = results.scale, results.records
     verdicts = [
-        compare_accuracy(
-            accuracies(records.find_all(decision_runs(scale, column, pair, best))), printed_of(column, pair)
-        )
+        compare_accuracy(accuracies(_decision_records(results, column, pair, best)), printed_of(column, pair))
         for column, pair in decision_cells()
     ]
-    distance = decision_distance(scale, records, best)
+    distance = decision_distance(scale, records, best, decision_seeds(scale, records, best))
     agree = verdicts.count("agrees")
     words = words_of(
         "decide", "nearest", point=best.text, distance=distance, agree=agree, least=least_distance()
     )
-    change, others = alike(scale, records)
-    if others:
-        words += words_of("decide", "unclear", change=change, others="; ".join(one.text for one in others))
+    if others := alike(scale, records):
+        words += words_of("decide", "unclear", others="; ".join(one.text for one in others))
     return words
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from statistics import mean
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from signfade.experiments.intervals import jackknife
 from signfade.experiments.studies.paper.cells import (
     RULES,
     Column,
@@ -30,6 +32,7 @@ __all__ += ["decided", "decision_cells", "decision_distance", "decision_runs", "
 __all__ += [
     "elsewhere",
     "finalists",
+    "first_seeds",
     "here",
     "least_distance",
     "nearest",
@@ -38,9 +41,10 @@ __all__ += [
     "proxy_cells",
 ]
 __all__ += ["proxy_distance", "proxy_off", "proxy_rounds", "proxy_runs", "proxy_target", "regions"]
-__all__ += ["seed_distances", "settle", "vote_places"]
+__all__ += ["seed_distances", "settle", "shortlist", "vote_places"]
 
 _PROXY, _DECISION = RULES["proxy"], RULES["decision"]
+Key = TypeVar("Key")
 _GUESS = math.log(10)  # the loss of a guess among ten classes
 
 
@@ -246,16 +250,21 @@ def decision_cells() -> list[tuple[Column, Pair]]:
     return [(find_column(method, quantity), (step, m)) for method, quantity, step, m in _DECISION["cells"]]
 
 
-def decision_seeds(scale: Scale) -> Sequence[int]:
-    """Return the seeds of the full runs."""
+def first_seeds(scale: Scale) -> Sequence[int]:
+    """Return the seeds of the full runs of every finalist."""
     return range(min(_DECISION["seeds"], scale.seeds))
 
 
+def decision_seeds(scale: Scale, records: Records, point: Point) -> Sequence[int]:
+    """Return the seeds that a point is judged by: more on the shortlist."""
+    more = range(min(_DECISION["more_seeds"], scale.seeds))
+    return more if point in shortlist(scale, records) else first_seeds(scale)
+
+
 def decision_runs(
-    scale: Scale, column: Column, pair: Pair, point: Point, seeds: Sequence[int] | None = None
+    scale: Scale, column: Column, pair: Pair, point: Point, seeds: Sequence[int]
 ) -> list[RunSettings]:
     """Return the full runs of a cell at a point, one per seed; the tables use them again."""
-    seeds = decision_seeds(scale) if seeds is None else seeds
     return [column.run(at(scale, point), pair, seed) for seed in seeds]
 
 
@@ -266,12 +275,10 @@ def printed_of(column: Column, pair: Pair) -> float:
     return printed
 
 
-def decision_distance(
-    scale: Scale, records: Records, point: Point, seeds: Sequence[int] | None = None
-) -> float | None:
+def decision_distance(scale: Scale, records: Records, point: Point, seeds: Sequence[int]) -> float | None:
     """Return the root mean square distance from Table II over the cells that decide; None if unknown.
 
-    Of the mean over the seeds, all of them unless given.
+    Of the mean over the seeds.
     """
     squares: list[float] = []
     for column, pair in decision_cells():
@@ -295,41 +302,67 @@ def least_distance() -> float:
 
 def seed_distances(scale: Scale, records: Records, point: Point) -> list[float]:
     """Return the distance by each seed alone, empty if one is unknown."""
-    found = [decision_distance(scale, records, point, [seed]) for seed in decision_seeds(scale)]
-    known = [value for value in found if value is not None]
-    return known if len(known) == len(found) else []
+    seeds = decision_seeds(scale, records, point)
+    return list(_known({seed: decision_distance(scale, records, point, [seed]) for seed in seeds}).values())
 
 
-def alike(scale: Scale, records: Records) -> tuple[float, list[Point]]:
-    """Return by how much a distance changes from seed to seed, at most, and what is as near as the nearest.
-
-    That is every other finalist whose distance is above the nearest by less than that change.
-    """
-    known, best = _distances(scale, records), nearest(scale, records)
-    if best is None:
-        return 0.0, []
-    alone = [seed_distances(scale, records, point) for point in known]
-    change = max(max(values) - min(values) for values in alone)
-    return change, [p for p in known if p != best and known[p] - known[best] < change]
-
-
-def _distances(scale: Scale, records: Records) -> dict[Point, float]:
-    """The distance of every finalist; empty until all of them are known."""
-    found = {point: decision_distance(scale, records, point) for point in finalists(scale, records)}
-    known = {point: value for point, value in found.items() if value is not None}
+def _known(found: dict[Key, float | None]) -> dict[Key, float]:
+    """All values, or nothing until all are known."""
+    known = {key: value for key, value in found.items() if value is not None}
     return known if len(known) == len(found) else {}
 
 
+def shortlist(scale: Scale, records: Records) -> list[Point]:
+    """Return the finalists that the first seeds put less than `alike` above the nearest, nearest first.
+
+    None until the first seeds of all finalists are known.
+    """
+    seeds = first_seeds(scale)
+    known = _known(
+        {point: decision_distance(scale, records, point, seeds) for point in finalists(scale, records)}
+    )
+    near = [point for point in known if known[point] - min(known.values()) < _DECISION["alike"]]
+    return sorted(near, key=lambda point: known[point])
+
+
+def _distances(scale: Scale, records: Records) -> dict[Point, float]:
+    """The distance of every point on the shortlist; empty until all of them are known."""
+    points = shortlist(scale, records)
+    return _known(
+        {p: decision_distance(scale, records, p, decision_seeds(scale, records, p)) for p in points}
+    )
+
+
 def nearest(scale: Scale, records: Records) -> Point | None:
-    """Return the finalist whose full runs are nearest to Table II; None until all of them are there."""
+    """Return the point whose full runs are nearest to Table II; None until all of them are there."""
     known = _distances(scale, records)
     return min(known, key=lambda point: known[point], default=None)
 
 
-def decide(scale: Scale, records: Records) -> Point | None:
-    """Return the nearest finalist, or the scale's own point if that cannot be told from it.
+def alike(scale: Scale, records: Records) -> list[Point]:
+    """Return the points on the shortlist that seeds cannot tell from the nearest.
 
-    None until all finalists are known.
+    The 95 % interval (jackknife over the seeds) of the difference of their distances has zero inside.
+    """
+    best = nearest(scale, records)
+    if best is None:
+        return []
+    seeds = decision_seeds(scale, records, best)
+
+    def further(point: Point, seeds: Sequence[int]) -> float:
+        ours, least = (decision_distance(scale, records, one, seeds) for one in (point, best))
+        assert ours is not None
+        assert least is not None
+        return ours - least
+
+    others = [point for point in shortlist(scale, records) if point != best]
+    return [point for point in others if not jackknife(partial(further, point), seeds).above(0)]
+
+
+def decide(scale: Scale, records: Records) -> Point | None:
+    """Return the nearest point, or the scale's own if that is less than `alike` further away.
+
+    None until all of the shortlist is known.
     """
     known = _distances(scale, records)
     current = here(scale)
