@@ -322,10 +322,12 @@ def test_the_surface_and_the_decision_are_drawn_from_the_records() -> None:
     found += votes(found)
     results = Results(FULL, Records(found + full_runs(found, TRUE)))
     blocks = PARTS["calibrate"].render(results)
-    usual, weights = (block.figure for block in blocks if isinstance(block, Picture))
-    panels = [ax for ax in usual.axes if ax.get_title("left")]
-    assert [len(ax.texts) for ax in panels] == [20, 7, 7, 7, 12, 6, 6, 6]  # full runs are proxies too
-    assert [len(ax.texts) for ax in weights.axes if ax.get_title("left").endswith("SBFL")] == 6 * [5]
+    (picture,) = (block for block in blocks if isinstance(block, Picture))
+    panels = [ax for ax in picture.figure.axes if ax.get_title("left")]
+    fields = [20, 7, 7, 7, 12, 6, 6, 6, 30, 6, 6, 6]  # full runs are proxies, too
+    assert [len(ax.texts) for ax in panels] == fields
+    assert [label.get_text() for label in panels[0].get_yticklabels()][::4] == ["10 devices", "100 devices"]
+    assert [label.get_text() for label in panels[8].get_yticklabels()][:2] == ["he", "glorot"]
     marked = [ax.get_title("left") for ax in panels if ax.get_legend_handles_labels()[0]]
     assert marked == ["pixels in [0, 1]: SBFL", "and vote, tie random"]
     (table,) = (block for block in PARTS["decide"].render(results) if isinstance(block, Table))

@@ -13,8 +13,8 @@ from signfade.experiments.studies.paper.cells import RULES, Column, Pair, ours_t
 from signfade.experiments.studies.paper.point import (
     Place,
     Point,
+    Region,
     alike,
-    band_text,
     candidates,
     decide,
     decision_cells,
@@ -35,6 +35,7 @@ from signfade.experiments.studies.paper.point import (
     proxy_rounds,
     proxy_runs,
     proxy_target,
+    regions,
     seed_distances,
     settle,
     vote_places,
@@ -52,6 +53,7 @@ from signfade.experiments.studies.records import (
 )
 from signfade.experiments.studies.study import Block, Part, Picture, Table, Text
 from signfade.experiments.style import INK
+from signfade.settings import Tie
 
 __all__ = ["CALIBRATE", "DECIDE", "opening", "tables_opening"]
 
@@ -90,68 +92,70 @@ def _proxy_wants(scale: Scale, records: Records) -> list[Want]:
     return [Want(run, Tier.CALIBRATION, order=order) for order, run in enumerate(runs + votes)]
 
 
-def _surface(ax: Axes, distances: dict[Place, float], region: list[Place], chosen: Point | None) -> Any:
-    """Draw distances over devices and bandwidth, a number in each field; what was not tried stays empty."""
-    devices, bands = sorted({one.devices for one in region}), sorted({one.bandwidth_hz for one in region})
-    grid = np.full((len(bands), len(devices)), np.nan)
-    for place, value in ((place, distances[place]) for place in region if place in distances):
-        row, column = bands.index(place.bandwidth_hz), devices.index(place.devices)
-        grid[row, column] = value
+def _rows(region: Region) -> dict[Place, str]:
+    """Name the row of every place of a region: its devices, or its reading where those are all the same."""
+    same = len({place.devices for place in region.places}) == 1
+    return {place: place.reading if same else f"{place.devices} devices" for place in region.places}
+
+
+def _surface(ax: Axes, distances: dict[Place, float], rows: dict[Place, str], chosen: Place | None) -> Any:
+    """Draw distances over bandwidth and rows, a number in each field; what was not tried stays empty."""
+    bands, names = sorted({place.bandwidth_hz for place in rows}), list(dict.fromkeys(rows.values()))
+    fields = {place: (bands.index(place.bandwidth_hz), names.index(row)) for place, row in rows.items()}
+    grid = np.full((len(names), len(bands)), np.nan)
+    for place, value in distances.items():
+        x, y = fields[place]
+        grid[y, x] = value
         color = "white" if value < 0.8 else INK
-        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
+        ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=8, color=color)
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="YlGnBu_r", vmin=0, vmax=3, alpha=0.75)
-    if chosen is not None and chosen.place in region:
-        x, y = devices.index(chosen.devices), bands.index(chosen.bandwidth_hz)
-        look: Any = {
-            "markersize": 26,
-            "markeredgecolor": INK,
-            "markerfacecolor": "none",
-            "markeredgewidth": 1.8,
-        }
-        ax.plot([x], [y], "s", label="chosen", **look)
-    ax.set_xticks(range(len(devices)), map(str, devices))
-    ax.set_yticks(range(len(bands)), map(band_text, bands))
+    if chosen in fields:
+        look: Any = {"markeredgecolor": INK, "markerfacecolor": "none", "markeredgewidth": 1.8}
+        ax.plot(*fields[chosen], "s", label="chosen", markersize=26, **look)
+    ax.set_xticks(range(len(bands)), [f"{band / 1e6:g}" for band in bands])
+    ax.set_yticks(range(len(names)), names, fontsize=8)
     ax.grid(visible=False)
     return image
 
 
 def _calibration(results: Results) -> list[Block]:
     scale, records = results.scale, results.records
-    off = {place: proxy_off(scale, records, "sbfl", place.with_tie(scale.tie)) for place in places(scale)}
-    alone = {place: abs(value) for place, value in off.items() if value is not None}
-    if not alone:
+    if not any(_off(results, place) is not None for place in places(scale)):
         raise Missing
-    rounds, names = min(RULES["proxy"]["rounds"], scale.rounds), ("calibrate", "calibrate-weights")
-    blocks: list[Block] = [Text(words_of("calibrate", rounds=rounds))]
-    for name, weights in zip(names, (False, True)):
-        rows: dict[str, list[Place]] = {}
-        for place in alone:
-            if (place.initial != "torch") == weights:
-                rows.setdefault(place.reading, []).append(place)
-        if rows:
-            blocks.append(_surfaces(results, name, alone, list(rows.values())))
+    words = words_of("calibrate", rounds=min(RULES["proxy"]["rounds"], scale.rounds))
+    blocks: list[Block] = [Text(words), _surfaces(results)]
     return [*blocks, _proxy_table(results)] if vote_places(scale, records) else blocks
 
 
-def _surfaces(results: Results, name: str, alone: dict[Place, float], rows: list[list[Place]]) -> Picture:
-    """Draw the distance of SBFL, and with the vote for each tie, a row of surfaces for each reading."""
+def _off(results: Results, place: Place, tie: Tie | None = None) -> float | None:
+    """The distance of a place by SBFL alone, or by SBFL and the vote with a tie."""
     scale, records = results.scale, results.records
-    point, shape = decide(scale, records), (len(rows), 1 + len(_TIES))
-    with new_figure((9.6, 2.9 * len(rows)), *shape, sharey="row", squeeze=False) as (figure, panels):
-        for panel, region in zip(panels, rows):
-            image = _surface(panel[0], alone, region, point)
-            panel[0].set_title(f"{region[0].reading or 'pixels in [0, 1]'}: SBFL", fontsize=9)
-            for ax, tie in zip(panel[1:], _TIES):
-                both = {place: proxy_distance(scale, records, place.with_tie(tie)) for place in region}
-                known = {place: value for place, value in both.items() if value is not None}
-                _surface(ax, known, region, point if point is not None and point.tie == tie else None)
-                ax.set_title(f"and vote, tie {tie}", fontsize=9)
-            panel[0].set_ylabel("bandwidth of a device")
+    if tie is not None:
+        return proxy_distance(scale, records, place.with_tie(tie))
+    off = proxy_off(scale, records, "sbfl", place.with_tie(scale.tie))
+    return None if off is None else abs(off)
+
+
+def _surfaces(results: Results) -> Picture:
+    """Draw the distance of SBFL, and with the vote for each tie, a row of surfaces for each region."""
+    point, tried = decide(results.scale, results.records), regions(results.scale)
+    size, shape = (9.6, 2.3 * len(tried) + 0.4), (len(tried), 1 + len(_TIES))
+    with new_figure(size, *shape, sharey="row", squeeze=False) as (figure, panels):
+        for row, region in zip(panels, tried):
+            rows, some = _rows(region), region.places[0]
+            where = some.reading or "pixels in [0, 1]"
+            where = f"{some.devices} devices" if rows[some] == some.reading else where
+            for ax, tie in zip(row, (None, *_TIES)):
+                found = {place: _off(results, place, tie) for place in region.places}
+                known = {place: value for place, value in found.items() if value is not None}
+                shown = point is not None and tie in (None, point.tie)
+                image = _surface(ax, known, rows, point.place if point and shown else None)
+                ax.set_title(f"{where}: SBFL" if tie is None else f"and vote, tie {tie}", fontsize=9)
         for ax in panels[-1]:
-            ax.set_xlabel("devices")
+            ax.set_xlabel("bandwidth of a device, MHz", fontsize=8)
         figure.colorbar(image, ax=list(panels.flat), label="distance, factors of 2", shrink=0.85)
-    about = "Distance from Table I over devices and bandwidth, of SBFL alone and with the vote for each tie"
-    return Picture(figure, name, about)
+    about = "Distance from Table I over what the paper leaves open, of SBFL alone and with votes"
+    return Picture(figure, "calibrate", about)
 
 
 def _proxy_table(results: Results) -> Table:
