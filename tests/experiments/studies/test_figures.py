@@ -12,7 +12,7 @@ from scipy import stats
 from signfade import theory
 from signfade.experiments.studies.catalogue import PAPER as RESULTS
 from signfade.experiments.studies.catalogue import TABLES, parts_by_name
-from signfade.experiments.studies.drawing import method_style
+from signfade.experiments.studies.drawing import legend_below, method_style, new_figure
 from signfade.experiments.studies.paper import errors, gradients
 from signfade.experiments.studies.paper import regression as convergence
 from signfade.experiments.studies.paper.cells import METHODS, training
@@ -165,3 +165,13 @@ def test_the_tail_is_the_last_tenth() -> None:
 
 def test_a_wider_channel_is_a_lower_snr() -> None:
     assert median_snr_db(180e3) - median_snr_db(10e6) == pytest.approx(10 * math.log10(10e6 / 180e3))
+
+
+@pytest.mark.parametrize("words", ["short", "a name of more than thirty letters"])
+def test_a_legend_below_is_no_wider_than_its_figure(words: str) -> None:
+    with new_figure((6.4, 4.0)) as (figure, ax):
+        for place in range(6):
+            ax.plot([0, 1], [0, place], label=f"{place} {words}")
+        legend_below(figure, ax)
+        (legend,) = figure.legends
+        assert 0 < legend.get_window_extent().width <= figure.bbox.width

@@ -121,10 +121,13 @@ def points(
 
 
 def legend_below(figure: Figure, ax: Axes, columns: int = 3) -> None:
-    """Put the legend of one panel below all of them, where it covers nothing."""
+    """Put the legend of one panel below all of them, in as many columns as there is room for."""
     handles, labels = ax.get_legend_handles_labels()
     # points with error bars first, then lines that mark something
     order = sorted(range(len(handles)), key=lambda i: isinstance(handles[i], Line2D))
     handles, labels = [handles[i] for i in order], [labels[i] for i in order]
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.4)
+    for count in range(columns, 0, -1) if handles else ():
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=count, handlelength=3.4)
+        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
