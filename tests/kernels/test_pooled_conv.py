@@ -33,7 +33,9 @@ def compare(layer: PooledConv, x: Tensor) -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "kernel", "padding", "height", "width"),
     [
-        (1, 32, 5, 0, 28, 28),  # the paper's first layer: short rows, torch's kernel for the weights
+        (1, 32, 5, 0, 28, 28),  # the paper's first layer
+        (1, 32, 5, 2, 9, 10),
+        (1, 31, 5, 0, 12, 12),  # short rows: torch's kernel for the weights
         (32, 64, 5, 0, 12, 12),  # the paper's second
         (1, 16, 3, 1, 8, 8),
         (16, 32, 3, 1, 4, 4),
@@ -54,11 +56,12 @@ def test_it_is_the_three_layers(
     compare(layer, x.requires_grad_())
 
 
-def test_a_shut_relu_passes_no_gradient() -> None:
-    layer = PooledConv(12, 4, 3)
+@pytest.mark.parametrize("shape", [(12, 4, 3), (1, 32, 5)])
+def test_a_shut_relu_passes_no_gradient(shape: tuple[int, int, int]) -> None:
+    layer = PooledConv(*shape)
     with torch.no_grad():
         layer.bias.fill_(-1e3)
-    x = torch.randn(2, 12, 8, 8, requires_grad=True)
+    x = torch.randn(2, shape[0], 8, 8, requires_grad=True)
     z = layer(x)
     gradients = torch.autograd.grad(z.sum(), [x, *layer.parameters()])
     assert not z.any()
@@ -85,10 +88,11 @@ def test_nan_is_not_hidden(inputs: int) -> None:
     assert not z[:, 1].isnan().any()
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 3), (1, 32, 5)])
 @pytest.mark.parametrize("place", [(3, 3), (3, 4), (4, 3), (5, 5)])
-def test_nan_is_seen_wherever_it_is_in_a_window(place: tuple[int, int]) -> None:
+def test_nan_is_seen_wherever_it_is_in_a_window(place: tuple[int, int], shape: tuple[int, int, int]) -> None:
     torch.manual_seed(0)
-    layer, x = PooledConv(2, 3, 3), torch.randn(1, 2, 6, 6)
+    layer, x = PooledConv(*shape), torch.randn(1, shape[0], 10, 10)
     x[0, 0, *place] = float("nan")
     assert torch.equal(layer(x).isnan(), three_layers(x, layer).isnan())
 

@@ -18,12 +18,12 @@ from numba import uint64
 from torch import Tensor, nn
 from torch.nn import functional
 
+from signfade.kernels import one_channel
 from signfade.kernels.jit import is_compiled, njit
+from signfade.kernels.one_channel import SHUT, largest
 from signfade.kernels.winograd import conv5x5, fits
 
 __all__ = ["PooledConv"]
-
-SHUT = 4  # the window's largest value was not positive: no gradient passes
 
 # Products may be fused with sums, sums may not change places. Unsigned indices cannot be negative, which
 # spares a test at every access and lets the compiler take eight numbers at a time.
@@ -40,18 +40,7 @@ def _pool(y, bias, z, winner):
                 c, d = y[n, 2 * i + 1, 2 * j], y[n, 2 * i + 1, 2 * j + 1]
                 best, place = z[n, i, j], winner[n, i, j]
                 for o in range(bias.size):
-                    value, k = a[o], 0
-                    if b[o] > value or b[o] != b[o]:  # NaN goes on, to be seen
-                        value, k = b[o], 1
-                    if c[o] > value or c[o] != c[o]:
-                        value, k = c[o], 2
-                    if d[o] > value or d[o] != d[o]:
-                        value, k = d[o], 3
-                    value += bias[o]
-                    if value <= 0:
-                        value, k = np.float32(0), SHUT
-                    best[o] = value
-                    place[o] = k
+                    best[o], place[o] = largest(a[o], b[o], c[o], d[o], bias[o])
 
 
 @_jit
@@ -197,11 +186,15 @@ class _PooledConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         x, weight = x.detach(), weight.detach()
-        y = conv5x5(x, weight) if fits(x, weight) else _last(functional.conv2d(x, weight))
-        samples, height, width, channels = y.shape
-        z = torch.empty(samples, height // 2, width // 2, channels, dtype=torch.float32)
+        samples, _, height, width = x.shape
+        side = weight.shape[2] - 1
+        z = torch.empty(samples, (height - side) // 2, (width - side) // 2, len(weight), dtype=torch.float32)
         winner = torch.empty(z.shape, dtype=torch.uint8)
-        _pool(y.numpy(), bias.detach().numpy(), z.numpy(), winner.numpy())
+        if one_channel.takes(weight):
+            one_channel.convolve_and_pool(x, weight, bias.detach(), z, winner)
+        else:
+            y = conv5x5(x, weight) if fits(x, weight) else _last(functional.conv2d(x, weight))
+            _pool(y.numpy(), bias.detach().numpy(), z.numpy(), winner.numpy())
         ctx.save_for_backward(x, weight, winner)
         return z.permute(0, 3, 1, 2)
 
@@ -219,7 +212,9 @@ class _PooledConv(torch.autograd.Function):
             flat = torch.zeros(x.numel(), dtype=torch.float32)
             _input_gradient(*sent, _last(weight).view(-1).numpy(), *patch, flat.numpy())
             to_x = flat.view(len(x), height, width, inputs).permute(0, 3, 1, 2)
-        if ctx.needs_input_grad[1] and rows * inputs < _SHORT_ROW:
+        if ctx.needs_input_grad[1] and one_channel.takes(weight):
+            to_weight = one_channel.weight_gradient(g, winner, x)
+        elif ctx.needs_input_grad[1] and rows * inputs < _SHORT_ROW:
             to_weight = _dense_weight_gradient(g, winner, x, weight)
         elif ctx.needs_input_grad[1]:
             flat = torch.zeros(weight.numel(), dtype=torch.float32)
