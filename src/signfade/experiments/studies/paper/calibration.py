@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -66,8 +67,11 @@ def _where(results: Results) -> str:
     decided = not scale.quick and decide(scale, records) is not None
     where, there = here(settle(scale, records)).text, elsewhere(scale, records)
     if there is not None:
-        points = len(finalists(scale, records))
-        return words_of("opening", "moving", scale, where=where, point=here(there).text, points=points)
+        points, near = len(finalists(scale, records)), here(there)
+        distance = _distance(results, near)
+        return words_of(
+            "opening", "moving", scale, where=where, point=near.text, points=points, distance=distance
+        )
     return words_of("opening", "decided" if decided else "open", where=where)
 
 
@@ -203,14 +207,16 @@ def _decision_records(results: Results, column: Column, pair: Pair, point: Point
 def _decision(results: Results) -> list[Block]:
     scale, records = results.scale, results.records
     points = finalists(scale, records)
+    known = {point: value for point in points if (value := _distance(results, point)) is not None}
+    points = sorted(points, key=lambda point: known.get(point, math.inf))
+    cells = decision_cells()
+    printed = [f"{printed_of(*cell):.2f}" for cell in cells]
     rows = []
-    for column, pair in decision_cells():
-        found = [_decision_records(results, column, pair, point) for point in points]
-        name = f"{column.label}, {column.quantity}, {pair_text(pair)}"
-        rows.append([name, f"{printed_of(column, pair):.2f}", *map(ours_text, found)])
-    if all(text == "–" for row in rows for text in row[2:]):
+    for point in points:
+        found = [ours_text(_decision_records(results, *cell, point)) for cell in cells]
+        rows.append([point.text, *found, _distance_text(results, point)])
+    if all(text == "–" for row in rows for text in row[1:]):
         raise Missing
-    rows.append(["distance", "", *(_distance_text(results, point) for point in points)])
     where, seeds = {point.place for point in points}, len(first_seeds(scale))
     words = words_of("decide", scale=scale, seeds=seeds, points=len(points), places=len(where))
     chosen, best = decide(scale, records), nearest(scale, records)
@@ -223,15 +229,20 @@ def _decision(results: Results) -> list[Block]:
         words += words_of("decide", "chosen")
     if chosen is not None and (what := edges(scale, chosen)):
         words += words_of("decide", "edge", what=what)
-    heads = ["cell", "paper", *(point.text for point in points)]
-    return [Text(words), Table(heads, rows, words_of("decide", "note", scale))]
+    names = [f"{column.label}, {column.quantity}, {pair_text(pair)}" for column, pair in cells]
+    rows = [["the paper", *printed, ""], *rows]
+    return [Text(words), Table(["where", *names, "distance"], rows, words_of("decide", "note", scale))]
+
+
+def _distance(results: Results, point: Point) -> float | None:
+    scale, records = results.scale, results.records
+    return decision_distance(scale, records, point, decision_seeds(scale, records, point))
 
 
 def _distance_text(results: Results, point: Point) -> str:
     """The distance of a point, and in brackets that by each seed alone."""
-    scale, records = results.scale, results.records
-    whole = decision_distance(scale, records, point, decision_seeds(scale, records, point))
-    alone = ", ".join(f"{value:.3f}" for value in seed_distances(scale, records, point))
+    whole = _distance(results, point)
+    alone = ", ".join(f"{value:.3f}" for value in seed_distances(results.scale, results.records, point))
     return "–" if whole is None else f"{whole:.3f} ({alone})"
 
 
@@ -242,7 +253,7 @@ def _nearest_words(results: Results, best: Point) -> str:
         compare_accuracy(accuracies(_decision_records(results, column, pair, best)), printed_of(column, pair))
         for column, pair in decision_cells()
     ]
-    distance = decision_distance(scale, records, best, decision_seeds(scale, records, best))
+    distance = _distance(results, best)
     agree = verdicts.count("agrees")
     words = words_of(
         "decide", "nearest", point=best.text, distance=distance, agree=agree, least=least_distance()
