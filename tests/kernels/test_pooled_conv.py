@@ -35,6 +35,8 @@ def compare(layer: PooledConv, x: Tensor) -> None:
     [
         (1, 32, 5, 0, 28, 28),  # the paper's first layer
         (1, 32, 5, 2, 9, 10),
+        (1, 32, 3, 1, 28, 28),
+        (1, 32, 3, 0, 9, 10),
         (1, 31, 5, 0, 12, 12),  # short rows: torch's kernel for the weights
         (32, 64, 5, 0, 12, 12),  # the paper's second
         (1, 16, 3, 1, 8, 8),

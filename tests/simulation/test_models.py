@@ -20,8 +20,9 @@ def parameters(model: torch.nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def test_the_papers_network_has_the_papers_size() -> None:
-    assert parameters(build_model("paper-cnn", (1, 28, 28), 10, seed=0)) == 62_346
+@pytest.mark.parametrize(("name", "size"), [("paper-cnn", 62_346), ("paper-cnn-3x3", 50_186)])
+def test_the_papers_network_is_as_large_as_the_docs_say(name: str, size: int) -> None:
+    assert parameters(build_model(name, (1, 28, 28), 10, seed=0)) == size
 
 
 TEXT = ("char-lstm", "char-transformer")

@@ -1,9 +1,9 @@
-"""5x5 convolutions of one channel to 32 with 2x2 max-pooling and ReLU: the paper's first layer.
+"""5x5 and 3x3 convolutions of one channel to 32 with 2x2 max-pooling and ReLU: the paper's first layer.
 
 A window's 6x6 inputs are read once, and its four outputs stay in registers: nothing is written between the
 convolution and the pooling. Loops over the 32 outputs have a fixed length and fixed distances between arrays,
 which is what lets the compiler take sixteen numbers at a time. Weights and their gradient are `[25, 32]`,
-flat, as is everything else.
+flat, as is everything else. A 3x3 kernel is a 5x5 one with zeros around it.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numba import float32, uint8, uint64
 from torch import Tensor
+from torch.nn import functional
 
 from signfade.kernels.jit import njit
 
@@ -149,26 +150,38 @@ def _weight_gradient(g, winner, x, samples, height, width, out):
 
 def takes(weight: Tensor) -> bool:
     """Whether the functions below take a layer with these weights."""
-    return weight.shape == (LANES, 1, 5, 5)
+    return weight.shape in {(LANES, 1, 5, 5), (LANES, 1, 3, 3)}
 
 
 def convolve_and_pool(x: Tensor, weight: Tensor, bias: Tensor, z: Tensor, winner: Tensor) -> None:
     """Write relu(max over 2x2 of conv2d(x)) and which of the four it came from.
 
-    x: `[N, 1, H, W]`; weight: `[32, 1, 5, 5]`; z, winner: `[N, H', W', 32]`, contiguous.
+    x: `[N, 1, H, W]`; weight: `[32, 1, k, k]`; z, winner: `[N, H', W', 32]`, contiguous.
     """
+    side = weight.shape[2]
+    x, weight = _surround(x, side), _surround(weight, side)
     samples, _, height, width = x.shape
     kernels = weight.reshape(LANES, 25).t().contiguous()
     places = (z.view(-1).numpy(), winner.view(-1).numpy())
     _convolve_and_pool(_flat(x), samples, height, width, _flat(kernels), bias.numpy(), *places)
 
 
-def weight_gradient(g: Tensor, winner: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient `[32, 1, 5, 5]` of the weights; g, winner: `[N, H', W', 32]`, x: `[N, 1, H, W]`."""
+def weight_gradient(g: Tensor, winner: Tensor, x: Tensor, side: int) -> Tensor:
+    """Return the gradient `[32, 1, k, k]` of the weights, where k is `side`.
+
+    g, winner: `[N, H', W', 32]`; x: `[N, 1, H, W]`.
+    """
+    x = _surround(x, side)
     samples, _, height, width = x.shape
     out = torch.zeros(25 * LANES)
     _weight_gradient(_flat(g), _flat(winner), _flat(x), samples, height, width, out.numpy())
-    return out.view(25, LANES).t().reshape(LANES, 1, 5, 5)
+    edge = (5 - side) // 2
+    return out.view(5, 5, LANES)[edge : edge + side, edge : edge + side].permute(2, 0, 1).unsqueeze(1)
+
+
+def _surround(x: Tensor, side: int) -> Tensor:
+    """Put the zeros around x, kernel or image, that make a kernel with this side one of 5x5."""
+    return functional.pad(x, ((5 - side) // 2,) * 4) if side < 5 else x
 
 
 def _flat(x: Tensor) -> np.ndarray:

@@ -213,7 +213,7 @@ class _PooledConv(torch.autograd.Function):
             _input_gradient(*sent, _last(weight).view(-1).numpy(), *patch, flat.numpy())
             to_x = flat.view(len(x), height, width, inputs).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[1] and one_channel.takes(weight):
-            to_weight = one_channel.weight_gradient(g, winner, x)
+            to_weight = one_channel.weight_gradient(g, winner, x, rows)
         elif ctx.needs_input_grad[1] and rows * inputs < _SHORT_ROW:
             to_weight = _dense_weight_gradient(g, winner, x, weight)
         elif ctx.needs_input_grad[1]:

@@ -101,23 +101,24 @@ def test_the_rules_are_about_cells_of_the_paper() -> None:
     assert (proxy_target("sbfl"), proxy_target("vote")) == (258, 210)  # Table I, typed in a second time
     assert [printed_of(*one) for one in decision_cells()] == [0.86, 0.77, 0.71, 0.51, 0.89, 0.54]
     assert (FULL.seeds, FULL.best_seeds) == (RULES["seeds"]["cell"], RULES["seeds"]["best"])
-    assert [len(region.places) for region in regions(FULL)] == [20, 12, 30]
-    assert len(set(places(FULL))) == 62
+    assert [len(region.places) for region in regions(FULL)] == [20, 12, 30, 12]
+    assert len(set(places(FULL))) == 74
     named = {method for method, *_ in RULES["seeds"]["named"]}
     assert all(find_column(method).group == "printed" for method in named)
 
 
 def test_votes_are_tried_where_sbfl_is_nearest_and_only_then() -> None:
     found = sbfl()
-    first, second, _ = (len(region.places) for region in regions(FULL))
+    first, second, *_ = (len(region.places) for region in regions(FULL))
     assert vote_places(FULL, Records(found[: first - 1])) == []
     assert {place.reading for place in vote_places(FULL, Records(found[: first + second - 1]))} == {""}
     near, many = vote_places(FULL, Records(found)), [region.nearest for region in regions(FULL)]
-    firsts = near[0], near[many[0]], near[many[0] + many[1]]
-    assert firsts == (Place(30, 1e6), Place(30, 1e6, True), Place(10, 1e6, False, "he"))
+    firsts = [near[sum(many[:place])] for place in range(len(many))]
+    assert firsts[:3] == [Place(30, 1e6), Place(30, 1e6, True), Place(10, 1e6, False, "he")]
+    assert firsts[3] == Place(30, 1e6, True, model="paper-cnn-3x3")
     assert len(near) == sum(many)
-    assert len(PARTS["calibrate"].wants(FULL, Records())) == 62
-    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 62 + 3 * sum(many)
+    assert len(PARTS["calibrate"].wants(FULL, Records())) == 74
+    assert len(wanted(PARTS["calibrate"].wants(FULL, Records(found)))) == 74 + 3 * sum(many)
 
 
 def test_no_full_run_before_all_candidates_of_all_regions_are_known() -> None:
@@ -324,7 +325,7 @@ def test_the_surface_and_the_decision_are_drawn_from_the_records() -> None:
     blocks = PARTS["calibrate"].render(results)
     (picture,) = (block for block in blocks if isinstance(block, Picture))
     panels = [ax for ax in picture.figure.axes if ax.get_title("left")]
-    fields = [20, 7, 7, 7, 12, 6, 6, 6, 30, 6, 6, 6]  # full runs are proxies, too
+    fields = [20, 7, 7, 7, 12, 6, 6, 6, 30, 6, 6, 6, 12, 6, 6, 6]  # full runs are proxies, too
     assert [len(ax.texts) for ax in panels] == fields
     assert [label.get_text() for label in panels[0].get_yticklabels()][::4] == ["10 devices", "100 devices"]
     assert [label.get_text() for label in panels[8].get_yticklabels()][:2] == ["he", "glorot"]

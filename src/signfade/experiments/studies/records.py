@@ -76,6 +76,7 @@ class Scale:
     tie: Tie = "plus"
     standardise: bool = False  # pixels with mean 0 and variance 1, or in [0, 1]
     initial: InitialWeights = "torch"
+    model: str = "paper-cnn"
     draws: int = 200_000  # coordinates of a simulated error
 
     def changed(self, seeds: int | None, rounds: int | None) -> Scale:

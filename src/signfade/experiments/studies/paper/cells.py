@@ -113,7 +113,7 @@ def training(
         "data.standardise": scale.standardise,
         "data.split": "two-chunks",
         "data.batch": 32,
-        "model.name": "paper-cnn" if scale.data == "mnist" else "small-cnn",
+        "model.name": scale.model if scale.data == "mnist" else "small-cnn",
         "model.initial": scale.initial,
         "server.learning_rate": pair[0],
         "server.momentum": pair[1],

@@ -1,4 +1,4 @@
-"""What the paper does not give, chosen by its tables: devices, bandwidth, ties, pixels and initial weights.
+"""What the paper does not give, chosen by its tables: devices, bandwidth, ties, pixels and the network.
 
 Short runs over regions (proxies) choose where to look, full runs at the nearest points decide; `rules.toml`
 says by which cells. Everything here is a function of the records.
@@ -60,11 +60,13 @@ class Place(NamedTuple):
     bandwidth_hz: float
     standardise: bool = False
     initial: InitialWeights = "torch"
+    model: str = "paper-cnn"
 
     @property
     def reading(self) -> str:
-        """How pixels and initial weights are read, in words; empty for what is usual in torch."""
+        """How pixels, initial weights and kernels are read, in words; empty for what this page began with."""
         words = ["standardised"] * self.standardise + [self.initial] * (self.initial != "torch")
+        words += [self.model.removeprefix("paper-cnn-")] * (self.model != "paper-cnn")
         return ", ".join(words)
 
     @property
@@ -75,7 +77,7 @@ class Place(NamedTuple):
 
     def with_tie(self, tie: Tie) -> Point:
         """Return the point of a tie."""
-        return Point(self.devices, self.bandwidth_hz, tie, self.standardise, self.initial)
+        return Point(self.devices, self.bandwidth_hz, tie, self.standardise, self.initial, self.model)
 
 
 class Point(NamedTuple):
@@ -86,11 +88,12 @@ class Point(NamedTuple):
     tie: Tie
     standardise: bool = False
     initial: InitialWeights = "torch"
+    model: str = "paper-cnn"
 
     @property
     def place(self) -> Place:
         """The point without its tie."""
-        return Place(self.devices, self.bandwidth_hz, self.standardise, self.initial)
+        return Place(self.devices, self.bandwidth_hz, self.standardise, self.initial, self.model)
 
     @property
     def text(self) -> str:
@@ -122,8 +125,10 @@ def regions(scale: Scale) -> list[Region]:
     found = []
     for rule in RULES["quick" if scale.quick else "region"]:
         names = ("standardise", "initial", "devices", "bandwidths_hz")
-        tried = product(*(rule[name] for name in names))
-        region = tuple(Place(devices, band, scaled, initial) for scaled, initial, devices, band in tried)
+        tried, model = product(*(rule[name] for name in names)), rule["model"]
+        region = tuple(
+            Place(devices, band, scaled, initial, model) for scaled, initial, devices, band in tried
+        )
         found.append(Region(region, rule["nearest"], rule["points"]))
     return found
 
