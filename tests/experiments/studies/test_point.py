@@ -15,6 +15,7 @@ from signfade.experiments.studies.paper.point import (
     Point,
     alike,
     at,
+    at_nearest,
     candidates,
     decide,
     decision_cells,
@@ -25,6 +26,7 @@ from signfade.experiments.studies.paper.point import (
     finalists,
     here,
     nearest,
+    nearest_so_far,
     places,
     printed_of,
     proxy_distance,
@@ -232,8 +234,13 @@ def test_a_decision_waits_for_all_of_its_runs() -> None:
     assert finalists(FULL, Records(found)) == []
     found += votes(found)
     full = full_runs(found, TRUE)
-    assert decide(FULL, Records(found + [one for one in full if one.name != full[0].name])) is None
+    some = Records(found + [one for one in full if one.name != full[0].name])
+    assert decide(FULL, some) is None
+    assert nearest_so_far(FULL, some) == at(FULL, TRUE)  # what is known is shown meanwhile, and nothing moves
+    assert at_nearest(Results(FULL, some)).scale == at(FULL, TRUE)
+    assert (settle(FULL, some), PARTS["table-nearest"].needs(FULL, some)) == (FULL, [])
     assert decide(FULL, Records(found + full)) == TRUE
+    assert nearest_so_far(FULL, Records(found)) == FULL
 
 
 def test_the_page_stays_where_it_is_if_seeds_cannot_tell_that_from_the_nearest() -> None:

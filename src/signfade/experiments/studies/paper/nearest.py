@@ -16,7 +16,7 @@ from signfade.experiments.studies.paper.cells import (
     pair_text,
     training,
 )
-from signfade.experiments.studies.paper.point import at_nearest, decided, elsewhere, here
+from signfade.experiments.studies.paper.point import at_nearest, elsewhere, here, nearest_so_far
 from signfade.experiments.studies.paper.printed import read_paper, words_of
 from signfade.experiments.studies.paper.tables import accuracy_blocks, gains_of, rounds_blocks
 from signfade.experiments.studies.records import Missing, Records, Results, Scale, Tier, Want
@@ -49,7 +49,7 @@ _READINGS = ("vote", "signsum")
 
 def _reading_runs(scale: Scale, records: Records, method: str, pair: Pair) -> list[RunSettings]:
     """The runs of a reading where both tables are nearest to the paper's."""
-    there, seeds = decided(scale, records), range(RULES["seeds"]["readings"])
+    there, seeds = nearest_so_far(scale, records), range(RULES["seeds"]["readings"])
     if method == "vote":
         return [find_column("vote", "DC").run(there, pair, seed) for seed in seeds]
     return [training(there, method, pair, seed=seed) for seed in seeds]
@@ -75,7 +75,7 @@ def _readings(results: Results) -> list[Block]:
             rows.append([pair_text(pair), printed, mean_interval(gains).short, *map(ours_text, found)])
     if not rows:
         raise Missing
-    there = decided(scale, records)
+    there = nearest_so_far(scale, records)
     labels = [METHODS[method].label for method in _READINGS]
     heads = ["step / momentum", "paper: Full less DC, points", "ours: sum less vote, points", *labels]
     return [Text(words_of("table-readings", scale=there, point=here(there).text)), Table(heads, rows)]

@@ -36,6 +36,7 @@ __all__ += [
     "here",
     "least_distance",
     "nearest",
+    "nearest_so_far",
     "places",
     "printed_of",
     "proxy_cells",
@@ -383,11 +384,23 @@ def elsewhere(scale: Scale, records: Records) -> Scale | None:
 
 
 def at_nearest(results: Results) -> Results:
-    """Return the results at the point that was decided; `Missing` if there is none or the pages are there."""
-    there = elsewhere(results.scale, results.records)
-    if there is None:
+    """Return the results at the nearest point so far; `Missing` if there is none or the pages are there."""
+    there = nearest_so_far(results.scale, results.records)
+    if there == settle(results.scale, results.records):
         raise Missing
     return replace(results, scale=there)
+
+
+def nearest_so_far(scale: Scale, records: Records) -> Scale:
+    """Return the scale at the point that was decided; until then at the nearest whose full runs are there."""
+    if scale.quick or decide(scale, records) is not None:
+        return decided(scale, records)
+    found = {
+        point: decision_distance(scale, records, point, decision_seeds(scale, records, point))
+        for point in finalists(scale, records)
+    }
+    known = {point: value for point, value in found.items() if value is not None}
+    return at(scale, min(known, key=lambda point: known[point])) if known else scale
 
 
 def settle(scale: Scale, records: Records) -> Scale:
