@@ -18,7 +18,15 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-FOLDERS = ["server", "theory", "device", "kernels", "uplink", "learn", "engines/test_shards.py"]
+FOLDERS = [
+    "server",
+    "theory",
+    "device",
+    "kernels",
+    "uplink",
+    "simulation",
+    "experiments/workers/test_shards.py",
+]
 
 
 def without(*words: str) -> dict[str, str]:

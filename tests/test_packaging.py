@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -127,3 +128,9 @@ def test_the_matrix_is_what_the_package_claims() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == claimed
     assert project["requires-python"] == f">={claimed[0]}"
+
+
+def test_what_make_test_cpus_runs_is_there() -> None:
+    tests = Path(__file__).parent
+    folders = runpy.run_path(str(tests / "cpus.py"))["FOLDERS"]
+    assert [name for name in folders if not (tests / name).exists()] == []
