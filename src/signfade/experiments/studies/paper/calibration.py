@@ -143,7 +143,7 @@ def _off(results: Results, place: Place, tie: Tie | None = None) -> float | None
 def _surfaces(results: Results) -> Picture:
     """Draw the distance of SBFL, and with the vote for each tie, a row of surfaces for each region."""
     point, tried = decide(results.scale, results.records), regions(results.scale)
-    size, shape = (9.6, 2.3 * len(tried) + 0.4), (len(tried), 1 + len(_TIES))
+    size, shape = (10.6, 2.3 * len(tried) + 0.4), (len(tried), 1 + len(_TIES))
     with new_figure(size, *shape, sharey="row", squeeze=False) as (figure, panels):
         for row, region in zip(panels, tried):
             rows, some = _rows(region), region.places[0]
@@ -154,7 +154,7 @@ def _surfaces(results: Results) -> Picture:
                 known = {place: value for place, value in found.items() if value is not None}
                 shown = point is not None and tie in (None, point.tie)
                 image = _surface(ax, known, rows, point.place if point and shown else None)
-                ax.set_title(f"{where}: SBFL" if tie is None else f"and vote, tie {tie}", fontsize=9)
+                ax.set_title(f"{where}: SBFL" if tie is None else f"and vote, tie {tie}", fontsize=8)
         for ax in panels[-1]:
             ax.set_xlabel("bandwidth of a device, MHz", fontsize=8)
         figure.colorbar(image, ax=list(panels.flat), label="distance, factors of 2", shrink=0.85)
