@@ -19,7 +19,6 @@ from signfade.experiments.studies.paper.point import (
     candidates,
     decide,
     decision_cells,
-    decision_distance,
     decision_runs,
     decision_seeds,
     edges,
@@ -27,6 +26,7 @@ from signfade.experiments.studies.paper.point import (
     finalists,
     first_seeds,
     here,
+    judged,
     least_distance,
     nearest,
     places,
@@ -68,7 +68,7 @@ def _where(results: Results) -> str:
     where, there = here(settle(scale, records)).text, elsewhere(scale, records)
     if there is not None:
         points, near = len(finalists(scale, records)), here(there)
-        distance = _distance(results, near)
+        distance = judged(scale, records, near)
         return words_of(
             "opening", "moving", scale, where=where, point=near.text, points=points, distance=distance
         )
@@ -207,7 +207,7 @@ def _decision_records(results: Results, column: Column, pair: Pair, point: Point
 def _decision(results: Results) -> list[Block]:
     scale, records = results.scale, results.records
     points = finalists(scale, records)
-    known = {point: value for point in points if (value := _distance(results, point)) is not None}
+    known = {point: value for point in points if (value := judged(scale, records, point)) is not None}
     points = sorted(points, key=lambda point: known.get(point, math.inf))
     cells = decision_cells()
     printed = [f"{printed_of(*cell):.2f}" for cell in cells]
@@ -234,15 +234,11 @@ def _decision(results: Results) -> list[Block]:
     return [Text(words), Table(["where", *names, "distance"], rows, words_of("decide", "note", scale))]
 
 
-def _distance(results: Results, point: Point) -> float | None:
-    scale, records = results.scale, results.records
-    return decision_distance(scale, records, point, decision_seeds(scale, records, point))
-
-
 def _distance_text(results: Results, point: Point) -> str:
     """The distance of a point, and in brackets that by each seed alone."""
-    whole = _distance(results, point)
-    alone = ", ".join(f"{value:.3f}" for value in seed_distances(results.scale, results.records, point))
+    scale, records = results.scale, results.records
+    whole = judged(scale, records, point)
+    alone = ", ".join(f"{value:.3f}" for value in seed_distances(scale, records, point))
     return "–" if whole is None else f"{whole:.3f} ({alone})"
 
 
@@ -253,7 +249,7 @@ def _nearest_words(results: Results, best: Point) -> str:
         compare_accuracy(accuracies(_decision_records(results, column, pair, best)), printed_of(column, pair))
         for column, pair in decision_cells()
     ]
-    distance = _distance(results, best)
+    distance = judged(scale, records, best)
     agree = verdicts.count("agrees")
     words = words_of(
         "decide", "nearest", point=best.text, distance=distance, agree=agree, least=least_distance()

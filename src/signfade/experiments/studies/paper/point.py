@@ -34,6 +34,7 @@ __all__ += [
     "finalists",
     "first_seeds",
     "here",
+    "judged",
     "least_distance",
     "nearest",
     "nearest_so_far",
@@ -296,6 +297,11 @@ def decision_distance(scale: Scale, records: Records, point: Point, seeds: Seque
     return math.sqrt(mean(squares))
 
 
+def judged(scale: Scale, records: Records, point: Point) -> float | None:
+    """Return the distance of a point by the seeds that it is judged by; None if unknown."""
+    return decision_distance(scale, records, point, decision_seeds(scale, records, point))
+
+
 def least_distance() -> float:
     """Return the least distance of a point where Full and DC of a vote are the same run.
 
@@ -333,10 +339,7 @@ def shortlist(scale: Scale, records: Records) -> list[Point]:
 
 def _distances(scale: Scale, records: Records) -> dict[Point, float]:
     """The distance of every point on the shortlist; empty until all of them are known."""
-    points = shortlist(scale, records)
-    return _known(
-        {p: decision_distance(scale, records, p, decision_seeds(scale, records, p)) for p in points}
-    )
+    return _known({point: judged(scale, records, point) for point in shortlist(scale, records)})
 
 
 def nearest(scale: Scale, records: Records) -> Point | None:
@@ -395,10 +398,7 @@ def nearest_so_far(scale: Scale, records: Records) -> Scale:
     """Return the scale at the point that was decided; until then at the nearest whose full runs are there."""
     if scale.quick or decide(scale, records) is not None:
         return decided(scale, records)
-    found = {
-        point: decision_distance(scale, records, point, decision_seeds(scale, records, point))
-        for point in finalists(scale, records)
-    }
+    found = {point: judged(scale, records, point) for point in finalists(scale, records)}
     known = {point: value for point, value in found.items() if value is not None}
     return at(scale, min(known, key=lambda point: known[point])) if known else scale
 
